@@ -69,28 +69,28 @@ def _settings() -> list[Finding]:
 async def _examine(seconds: float) -> list[Finding]:
     from django.conf import settings as django_settings
 
-    from responses_app.command_line import machine, services
+    from responses_app.command_line import checks
 
-    checks: dict[str, Check] = {
-        "versions": machine.versions,
-        "database": services.database,
-        "redis": services.redis,
-        "disk": machine.disk,
-        "engine": services.engines,
-        "file search": services.file_search,
-        "address": services.address,
-        "keys": machine.exposure,
-        "limits": machine.limits,
+    looks: dict[str, Check] = {
+        "versions": checks.versions,
+        "database": checks.database,
+        "redis": checks.redis,
+        "disk": checks.disk,
+        "engine": checks.engines,
+        "file search": checks.file_search,
+        "address": checks.address,
+        "keys": checks.exposure,
+        "limits": checks.limits,
         **{name: look for extension in extensions() for name, look in extension.looks().items()},
-        "search": services.search,
-        "sign-on": services.sign_on,
-        "tools": services.others,
-        "extensions": machine.loaded,
+        "search": checks.search,
+        "sign-on": checks.sign_on,
+        "tools": checks.tools,
+        "extensions": checks.loaded,
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]
     ended = 0
-    with progress("checks", len(checks)) as tell:
+    with progress("checks", len(looks)) as tell:
 
         async def one(name: str, check: Check) -> Sequence[Finding]:
             nonlocal ended
@@ -100,7 +100,7 @@ async def _examine(seconds: float) -> list[Finding]:
             return findings
 
         # All at once, so that it takes as long as the slowest.
-        reports = await asyncio.gather(*(one(name, check) for name, check in checks.items()))
+        reports = await asyncio.gather(*(one(name, check) for name, check in looks.items()))
     return [*doubts, *(finding for findings in reports for finding in findings)]
 
 

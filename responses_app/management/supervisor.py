@@ -14,6 +14,10 @@ worker's number before it, and one byte that says that it is ready (asking over 
 workers: one in which nothing is ever written. The supervisor holds its other end, which the kernel closes when the
 supervisor dies, whatever kills it: the workers read the end of it, stop accepting, and stop.
 
+Where a worker dies, the requests that it ran are suspects (`limits.suspects`). A supervisor has the table of them in
+memory that its workers inherit. With WORKERS=1 nobody outlives the one process, so its table is a file in DATA_DIR
+(`kept_table`): the next process finds there which requests ran when the last one died.
+
 SIGTERM           all workers stop; what runs may take SHUTDOWN_GRACE_SECONDS; a second one ends that
 SIGINT (Ctrl-C)   all workers stop at once
 SIGHUP            the database is migrated, then one worker after the other is replaced by one of what is on the disk,
@@ -21,16 +25,21 @@ SIGHUP            the database is migrated, then one worker after the other is r
 """
 
 import asyncio
+import fcntl
 import logging
 import mmap
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
-from responses_app.limits.suspects import SuspectTable
+from engine.errors import reason_of
+from responses_app.limits.suspects import Stage, SuspectTable
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
 from responses_app.management.forking import Descriptors, ForkClient, Order
 from responses_app.management.processes import (
@@ -49,10 +58,59 @@ from responses_app.management.processes import (
     resident_bytes,
     run_program,
 )
-from responses_app.management.suspicion import look_for_suspects
 from responses_app.web.servers.listening import Shares, shared_file
 
 logger = logging.getLogger("respsite.supervisor")
+
+FILE = "running-1"  # in DATA_DIR; another layout of the table has another number
+
+
+def look_for_suspects(table: SuspectTable, number: int, *, whose: str) -> None:
+    """Suspect the requests that a dead worker was running, and log them."""
+    suspects = table.died(number, time.monotonic())
+    if suspects:
+        count, s = len(suspects), "s" * (len(suspects) != 1)
+        logger.warning("%s was running %d request%s: each has a trial when it comes again", whose, count, s)
+    for each in suspects:
+        if each.stage is Stage.CONDEMNED:
+            which = (each.name.hex(), each.project or "default")
+            logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *which)
+
+
+@contextmanager
+def kept_table(folder: Path) -> Iterator[SuspectTable | None]:
+    """Yield the table of a folder for its only worker, with number 0, whose last process may have died.
+
+    It is None where the folder cannot be written, or another server uses it. A process that leaves without an exception
+    was stopped, and no request is suspected for that.
+    """
+    with ExitStack() as opened:
+        try:
+            table = _table(folder / FILE, opened)
+        except OSError as error:
+            logger.info("which requests run here is not kept for the next process of this server: %s", reason_of(error))
+            table = None
+        if table is not None:
+            look_for_suspects(table, 0, whose="the last process of this server")
+        yield table
+        if table is not None:
+            table.forget(0)
+
+
+def _table(file: Path, opened: ExitStack) -> SuspectTable:
+    """Return the table in a file, empty where the file has another layout. Raises `OSError`, also if it is in use."""
+    size = SuspectTable.size(1)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    opened.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # the memory below has a descriptor of its own
+    if os.fstat(descriptor).st_size != size:
+        os.ftruncate(descriptor, 0)
+    os.posix_fallocate(descriptor, 0, size)  # a page that a full disk has no room for would end the process
+    table = SuspectTable(mmap.mmap(descriptor, size), 1)
+    table.begin_anew(time.monotonic())
+    return table
+
 
 LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold, and at the clock
 LATE_SECONDS = 5.0  # a look that comes later than this: this process, and perhaps the machine, stood still

@@ -27,8 +27,7 @@ from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
 from responses_app.management.forking import can_fork
-from responses_app.management.supervisor import Supervisor, pace
-from responses_app.management.suspicion import kept_table
+from responses_app.management.supervisor import Supervisor, kept_table, pace
 from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG

@@ -13,7 +13,7 @@ from redis import ConnectionError as RedisConnectionError
 from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.command_line.services import redis
+from responses_app.command_line.checks import redis
 from responses_app.limits.ledger import Ask, Charge
 from responses_app.limits.redis import RIGHTS, RedisLedger
 from responses_app.protocol.items.items import Exact

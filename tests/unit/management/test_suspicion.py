@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.limits import suspects
 from responses_app.limits.suspects import Holds, Running, Stage, name_of
-from responses_app.management.suspicion import FILE, kept_table
+from responses_app.management.supervisor import FILE, kept_table
 from responses_app.protocol.errors import EndsWorkers
 
 POISON = name_of("p", b"poison")

