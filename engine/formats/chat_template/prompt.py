@@ -52,13 +52,13 @@ from engine.formats.base import (
     RenderedMessage,
     Tokens,
     ToolNamespace,
+    Unanswered,
     as_tokens,
     parts_of,
     without_pictures,
 )
 from engine.formats.chat_template.vocabulary import Sight
 from engine.types import ChatPrompt
-from engine.unanswered import Unanswered
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
 _HEAD = 3  # words before the JSON: `MARK`, how many words of JSON, how many tokens

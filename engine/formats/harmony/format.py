@@ -23,6 +23,7 @@ from engine.formats.base import (
     Role,
     Tokens,
     ToolNamespace,
+    Unanswered,
     UnreadableMessage,
     as_tokens,
     messages_in,
@@ -64,7 +65,6 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
 )
 from engine.types import TurnGrammar, TurnRules
-from engine.unanswered import Unanswered
 
 ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
 # `user`, `functions.f`: up to white space or a special token.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from engine.unanswered import Unanswered
+from engine.formats.base import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.calls import MAX_NAME, NAME

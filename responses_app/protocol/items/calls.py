@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine import orjson
-from engine.unanswered import Unanswered
+from engine.formats.base import Unanswered
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 from pydantic import Field
 
 from engine import orjson
-from engine.unanswered import Unanswered
+from engine.formats.base import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.calls import MAX_NAME, NAME

@@ -13,8 +13,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard, assert_never
 
-from engine.formats.base import Body, ItemKind, ModelFormat, PicturePart, RenderedMessage, without_pictures
-from engine.unanswered import Unanswered
+from engine.formats.base import Body, ItemKind, ModelFormat, PicturePart, RenderedMessage, Unanswered, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import (
     answered_calls,

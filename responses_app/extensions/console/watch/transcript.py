@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from engine.unanswered import Unanswered
+from engine.formats.base import Unanswered
 from responses_app.extensions.console.watch.text import (
     FOLDED,
     Clipped,
