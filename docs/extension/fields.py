@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import orjson
 
 from docs.extension.tables import code, plain, table
-from engine.sampling import SAMPLED, MessagesSampling, TokenSampling, bounds_of, carried, kind_of
+from engine.types import SAMPLED, MessagesSampling, TokenSampling, bounds_of, carried, kind_of
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges

@@ -23,8 +23,7 @@ from typing import Any
 from engine import orjson
 from engine.backends.client import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
-from engine.sampling import carried
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, carried
 
 MAX_LEFT_OUT = 16  # tokens in a row: a character has four bytes
 

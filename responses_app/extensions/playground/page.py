@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.csrf import csrf_exempt
 
-from engine.sampling import SAMPLED, bounds_of, carried, kind_of
+from engine.types import SAMPLED, bounds_of, carried, kind_of
 from responses_app.auth.door import headers_in
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject

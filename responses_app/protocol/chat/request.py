@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from engine.sampling import SAMPLED
+from engine.types import SAMPLED
 from responses_app.protocol.chat.messages import AT, AssistantTurn, ChatItems, read_messages, seen_turn
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer

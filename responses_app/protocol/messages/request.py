@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from engine.sampling import MessagesSampling
+from engine.types import MessagesSampling
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, or_text, validate
 from responses_app.protocol.json_text import json_size

@@ -1,6 +1,6 @@
 """The fields of a `POST /v1/responses`, each of the right type, and what becomes of those that are not carried out.
 
-`GenerationFields` are those of every request that generates a text. `engine.sampling` declares how it is sampled; what
+`GenerationFields` are those of every request that generates a text. `engine.types` declares how it is sampled; what
 an API needs of it beside stands here: where the text ends, and which of the names are OpenAI's own. `text.format` says
 the shape of the answer, and so does `structured_outputs`, in vLLM's own way.
 """
@@ -14,8 +14,7 @@ from pydantic import Field, SkipValidation
 from engine import orjson
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
-from engine.sampling import SAMPLED, TextSampling
-from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+from engine.types import SAMPLED, AnyObject, AnyText, Content, JsonSchema, Lark, Regex, TextSampling
 from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import (
     CACHES_ALL,

@@ -10,7 +10,7 @@ from pydantic import Field, StrictFloat, StrictInt
 from typing_extensions import TypedDict
 
 from engine.formats.base import Role
-from engine.sampling import TokenSampling
+from engine.types import TokenSampling
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_metadata, validate

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from docs.extension.fields import BODIES, TOOLS
-from engine.sampling import TokenSampling
+from engine.types import TokenSampling
 from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.rollouts.requests import NewRollout
 from tests.project.docs.sdk_fields import inner_types, sdk_types

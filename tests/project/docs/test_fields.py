@@ -9,7 +9,7 @@ from openai.types.responses import ResponseIncludable
 from pydantic import Field
 
 from docs.extension.fields import BODIES, HOSTED_SHELLS, REFUSED_TOOLS, TOOLS
-from engine.sampling import SAMPLED
+from engine.types import SAMPLED
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import ClientModel, carried_out, check_fields, inner_models

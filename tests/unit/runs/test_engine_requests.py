@@ -11,8 +11,16 @@ from engine.backends.llama.wire import completion
 from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import encode_text
-from engine.sampling import SAMPLED, TokenSampling, carried, kind_of
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk, digest_of
+from engine.types import (
+    SAMPLED,
+    GenerationRequest,
+    SamplingOptions,
+    TokenChunk,
+    TokenSampling,
+    carried,
+    digest_of,
+    kind_of,
+)
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
