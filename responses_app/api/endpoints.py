@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from responses_app.api import chat, completions, decisions, embeddings, messages, models, openapi, responses, server
+from responses_app.api import chat, messages, models, openapi, responses, server, stateless
 from responses_app.kit.extension import Extension, extensions
 from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
@@ -31,9 +31,7 @@ def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
         *chat.ENDPOINTS,
         *messages.ENDPOINTS,
         *batches.MESSAGES_ENDPOINTS,
-        *completions.ENDPOINTS,
-        *embeddings.ENDPOINTS,
-        *decisions.ENDPOINTS,
+        *stateless.ENDPOINTS,
         *models.ENDPOINTS,
         *by_tag.pop("Engine", ()),
         *conversations.ENDPOINTS,

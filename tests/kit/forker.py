@@ -47,7 +47,7 @@ MODULES = (
     ),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("responses", "models")),
-    *(f"responses_app.api.{name}" for name in ("messages", "completions", "openapi")),
+    *(f"responses_app.api.{name}" for name in ("messages", "stateless", "openapi")),
     "responses_app.extensions.containers.endpoints",
     *(f"responses_app.extensions.training.{name}" for name in ("engine", "rollout_exports")),
     *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "files", "projects", "skills", "usage")),
