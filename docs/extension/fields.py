@@ -6,9 +6,9 @@ import orjson
 
 from docs.extension.tables import code, plain, table
 from engine.types import SAMPLED, MessagesSampling, TokenSampling, bounds_of, carried, kind_of
+from responses_app.protocol.chat.completion import ChatCompletionChanges
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
-from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
 from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS

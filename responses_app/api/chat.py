@@ -16,23 +16,20 @@ from responses_app import __version__
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.chat.completion import (
+    THOUGHT_NAMES,
     ChatCompletion,
+    ChatCompletionChanges,
     ChatHead,
+    StoredChatMessage,
     choice_of,
+    parse_chat_changes,
+    parse_chat_query,
     seen_turn_of,
     usage_of,
     whole_completion,
-    with_details,
 )
 from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
-from responses_app.protocol.chat.stored import (
-    THOUGHT_NAMES,
-    ChatCompletionChanges,
-    StoredChatMessage,
-    parse_chat_changes,
-    parse_chat_query,
-)
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import TERMINAL
@@ -154,7 +151,7 @@ class ChatReading(EncodedReading):
 
     def whole(self, responses: Sequence[ResponseObject]) -> ChatCompletion:
         """Return the completion that these responses are."""
-        return with_details(whole_completion(self._head, responses, self._form), self._chat, self._details)
+        return self._chat.with_details(whole_completion(self._head, responses, self._form), self._details)
 
     @property
     def is_long(self) -> bool:

@@ -147,7 +147,7 @@ class BriefResponse(WithId):
 
 
 class ChatChoice(WithId):
-    """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`; it has the same `id`."""
+    """What a response is as a choice of a stored chat completion (`protocol.chat.completion`); it has the same `id`."""
 
     project = models.CharField(max_length=64, default="default")
     first_id = models.CharField(max_length=ID_LENGTH)  # the response of the completion's first choice, which names it

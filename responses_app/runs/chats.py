@@ -10,8 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from responses_app.protocol.chat.completion import ChatCompletion, response_id, stored_completion
-from responses_app.protocol.chat.stored import ChatQuery, StoredChatMessage, completion_not_found, stored_messages
+from responses_app.protocol.chat.completion import (
+    ChatCompletion,
+    ChatQuery,
+    StoredChatMessage,
+    completion_not_found,
+    response_id,
+    stored_completion,
+    stored_messages,
+)
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.ids import CHAT_COMPLETION
 from responses_app.runs.by_id import ResponsesById

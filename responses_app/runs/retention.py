@@ -14,8 +14,7 @@ from contextlib import suppress
 from engine.errors import reason_of
 from responses_app.kit.duty import attempted, end_tasks, until_look
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
-from responses_app.kit.retention import Retentions
-from responses_app.protocol.retention import NEVER
+from responses_app.kit.retention import NEVER, Retentions
 
 logger = logging.getLogger("respsite.runs")
 

@@ -9,20 +9,21 @@ from pydantic import BaseModel
 
 from engine.types import Session
 from responses_app.auth.scopes import Named, check_named
+from responses_app.kit.retention import keeps_nothing
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.pages import unknown_cursor
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.retention import keeps_nothing
-from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
+from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.requests import (
     HEADER,
     METADATA,
     NewReward,
     NewRollout,
     RolloutObject,
+    RolloutRef,
     as_sampling,
     named,
     rollout_ended,

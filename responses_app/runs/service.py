@@ -12,13 +12,14 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo, Session
 from responses_app.auth.scopes import check_named, named_by
+from responses_app.kit.retention import keeps_nothing
 from responses_app.limits.rates import Rates
 from responses_app.limits.suspects import Running
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import is_by_session
-from responses_app.protocol.chat.stored import StoredChoice
+from responses_app.protocol.chat.completion import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.events.dialects import OPENAI, Dialect
@@ -32,7 +33,6 @@ from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import AgentsAllowed, OutputOptions
-from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT

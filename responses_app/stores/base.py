@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Stage
-from responses_app.protocol.chat.stored import StoredChoice
+from responses_app.protocol.chat.completion import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.items.items import SampledMessage

@@ -6,7 +6,7 @@ from typing import Never
 
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Stage
-from responses_app.protocol.chat.stored import ChatQuery
+from responses_app.protocol.chat.completion import ChatQuery
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import (
     AcceptedResponse,

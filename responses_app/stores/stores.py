@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from responses_app.protocol.chat.stored import ChatForm, ChatQuery
+from responses_app.protocol.chat.completion import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.files.fusion import Weights
+from responses_app.protocol.files.searches import Weights
 from responses_app.resources.vector_stores.fields import Meaning
 from responses_app.tools.settings import MeaningSettings
 

@@ -24,6 +24,7 @@ from typing_extensions import TypeAliasType
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.kit.errors import StoreError
 from responses_app.kit.extension import extensions
+from responses_app.kit.retention import keeps_nothing
 from responses_app.limits.suspects import holding
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, ApiError, ErrorAnswer, JsonObject, not_found
@@ -33,7 +34,6 @@ from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
-from responses_app.protocol.retention import keeps_nothing
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
 from responses_app.settings.extensions import DEFAULT, load

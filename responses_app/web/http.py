@@ -29,8 +29,7 @@ from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
-from responses_app.protocol.rollouts.generations import Api
-from responses_app.protocol.rollouts.requests import ref_of
+from responses_app.protocol.rollouts.requests import Api, ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
 from responses_app.resources.batches.handlers import LineRequest
 from responses_app.runs.idempotency import IdempotencyKeys

@@ -12,11 +12,10 @@ from responses_app.protocol.rollouts.generations import (
     Generation,
     Recorded,
     RecordedResponse,
-    RolloutRef,
     Times,
     as_logprobs,
 )
-from responses_app.protocol.rollouts.requests import MAX_REWARDS, RewardObject, RolloutSettings
+from responses_app.protocol.rollouts.requests import MAX_REWARDS, RewardObject, RolloutRef, RolloutSettings
 from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 from tests.contracts.store import UNTAMED, new_id, present
 

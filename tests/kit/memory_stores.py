@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from responses_app.kit.retention import oldest
 from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_failed
-from responses_app.protocol.retention import oldest
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,

@@ -18,8 +18,8 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.types import WeightsSpan
 from responses_app.kit.clock import utc
 from responses_app.models.rollouts import Rollout
-from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, RolloutRef, Times
-from responses_app.protocol.rollouts.requests import RewardObject
+from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
+from responses_app.protocol.rollouts.requests import RewardObject, RolloutRef
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import row_of
 from responses_app.stores.rollouts import RolloutRecord

@@ -10,9 +10,9 @@ from asgiref.sync import async_to_sync
 from django.core.management import CommandError, CommandParser
 from django.db import connections, transaction
 
+from responses_app.kit.retention import NEVER, oldest, parse_retention, written
 from responses_app.management.database import DatabaseCommand, note, project_named
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
-from responses_app.protocol.retention import NEVER, oldest, parse_retention, written
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.projects.model import Project
 from responses_app.runs.retention import AGAIN_SECONDS

@@ -3,7 +3,7 @@
 There is one way to generate here: a chat is a `CreateRequest` like any other, `n` of them for `n` choices. What only
 the wire of Chat Completions knows (stop strings, choices, what the last chunk has) stays in `ChatRequest`.
 
-Errors are told in the names of Chat Completions (`requests.renaming`).
+Errors are told in the names of Chat Completions (`errors.in_own_names`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from engine.types import SAMPLED
+from responses_app.protocol.chat.completion import THOUGHT_NAMES, ChatCompletion, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.chat.messages import AT, AssistantTurn, ChatItems, read_messages, seen_turn
-from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
+from responses_app.protocol.errors import ApiError, JsonObject, OwnNames, in_own_names, invalid_request, invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, missing, validate, wrong_type
 from responses_app.protocol.json_text import json_size
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, SeenTurn, sampled_items
@@ -34,7 +34,6 @@ from responses_app.protocol.requests.create_fields import (
     Verbosity,
     not_openais,
 )
-from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED
 from responses_app.protocol.tiers import ServiceTier
@@ -239,6 +238,25 @@ class ChatRequest:
         if not self.returns_tokens and not self.counts_each and logprobs is None and self.kv_transfer_params is None:
             return None
         return EngineDetails(wanted_logprobs=logprobs, given_transfer=self.kv_transfer_params)
+
+    def with_details(self, completion: ChatCompletion, details: Sequence[EngineDetails | None]) -> ChatCompletion:
+        """Return its completion with the details of the engine's work that its client asks for, in vLLM's fields.
+
+        Who may not read the thoughts is given no tokens of them.
+        """
+        first = details[0]
+        if first is None:
+            return completion
+        detailed = completion.copy()
+        if self.returns_tokens:
+            detailed["prompt_token_ids"] = list(first.prompt_token_ids)
+            for choice, each in zip(detailed["choices"], details, strict=True):
+                choice["token_ids"] = each.token_ids if each is not None and self.shows_reasoning else None
+        if self.prompt_logprobs is not None:
+            detailed["prompt_logprobs"] = first.logprobs_as_json()
+        if self.kv_transfer_params is not None:
+            detailed["kv_transfer_params"] = first.kv_transfer_params
+        return detailed
 
     def seen_turns(self) -> list[SeenTurn]:
         """Return the assistant's messages as its client has seen them: as long a work as they are."""

@@ -1,4 +1,4 @@
-"""Searches in vector stores: filters by attributes, the chunks that are found, and the words by which they are.
+"""Searches in vector stores: filters by attributes, the chunks that are found, the words by which they are, and ranks.
 
 Filters leave out files by their attributes:
 
@@ -15,13 +15,21 @@ o200k_harmony: within 3 % for English, code, Chinese and tables of numbers; Germ
 Words are made in the same way of a text that is searched, and of what is looked for. A word is a run of letters and
 digits, in small letters and without accents. Chinese and Japanese have no spaces: there every two characters that stand
 together are a word. A database's own index makes stems of what is English.
+
+The chunks that words found and those that vectors found become one order by reciprocal rank fusion. A chunk gets
+1 / (60 + its rank) from each of the two lists that has it, times the list's weight. Divided by what the first of both
+lists gets, that is a score from 0 to 1. Example with equal weights:
+
+    first in both lists              1.0
+    first in one, not in the other   0.5
+    tenth in both lists              0.87
 """
 
 import re
 import unicodedata
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -219,3 +227,25 @@ def _plain(text: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
     # Together again what is left: Korean syllables are split by NFKD, too.
     return unicodedata.normalize("NFKC", plain)
+
+
+CONSTANT = 60  # of the method, as Cormack et al. (2009) chose it: what is first counts little more than what is third
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each list counts; not both are 0."""
+
+    embedding: float = 1.0  # of meanings
+    text: float = 1.0  # of words
+
+
+def fused(words: Sequence[int], meanings: Sequence[int], weights: Weights) -> Mapping[int, float]:
+    """Return the scores of all that one of the lists has; each list begins with what fits best."""
+    most = (weights.text + weights.embedding) / (CONSTANT + 1)
+    scores: dict[int, float] = {}
+    for ranked, weight in ((words, weights.text), (meanings, weights.embedding)):
+        for rank, key in enumerate(ranked if weight else (), 1):
+            scores[key] = scores.get(key, 0.0) + weight / (CONSTANT + rank) / most
+    # Rounding may add up to a little more than 1.
+    return {key: min(1.0, score) for key, score in scores.items()}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from engine.types import MessagesSampling
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject, OwnNames, in_own_names
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, or_text, validate
 from responses_app.protocol.json_text import json_size
 from responses_app.protocol.messages.blocks import MessageItems, SystemText, read_messages
@@ -20,7 +20,6 @@ from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, sampled_items
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, FILE_OUTPUTS, Effort
-from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.requests import METADATA
 from responses_app.protocol.stop_strings import MAX_STOP

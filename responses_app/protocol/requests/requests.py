@@ -56,8 +56,14 @@ from responses_app.protocol.requests.create_fields import (
 )
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.requests.server_tools import item_of, private_fields, refuse_names
-from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice, refuse_of_programs
-from responses_app.protocol.requests.tools import callable_tools, content_of, parse_tools
+from responses_app.protocol.requests.tools import (
+    ToolChoice,
+    callable_tools,
+    content_of,
+    parse_tool_choice,
+    parse_tools,
+    refuse_of_programs,
+)
 from responses_app.protocol.tiers import ServiceTier
 
 

@@ -17,44 +17,15 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from engine.formats.base import Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
+from responses_app.protocol.rollouts.requests import MAIN, Api, Break, RolloutRef
 
 _LITTLE = sys.byteorder == "little"
-MAIN = "main"  # the branch of who names none
-
-# Why a generation does not continue the sequence that it is nearest to; "" where it does.
-Break = Literal[
-    "",
-    "reasoning_settled",  # thoughts that the model had are not shown to it any more
-    "compaction",  # a summary has taken the place of what came before, or is being made
-    "instructions_changed",  # the system's or the developer's message differs
-    "history_changed",  # what the client sends of the conversation differs from what was said
-    "fork",  # an earlier prompt is answered once more
-    "sub_agent",  # it begins another agent's or another session's conversation
-    "end_token",  # the format writes the token that ended an answer otherwise, once something follows it
-    "template",  # the server itself has rendered what was said as other tokens: such sequences could have been one
-]
-Api = Literal["responses", "chat", "messages", "completions"]
 Tops = Sequence[Sequence[tuple[int, float]]]
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRef:
-    """The roll-out that a request is part of."""
-
-    name: str  # as its client calls it; empty where its headers name none: then the metadata may
-    branch: str = MAIN  # whose conversation of it the request is
-    api: Api = "responses"  # by which it came
-    id: str = ""  # its own, once it is known: one that is made anew with the name of this one is another
-    harness: HarnessSession = NO_HARNESS  # of which its branch is made
-
-
-NOWHERE = RolloutRef("")  # what is recorded for its client alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.formats.base import Tokens, as_tokens
-from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Recorded
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
+from responses_app.protocol.rollouts.requests import Break
 
 BLOCK = 4096  # tokens that are compared at once
 SAME = 4  # tokens in a row behind one that differs, by which a text is known again

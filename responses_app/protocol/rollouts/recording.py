@@ -39,7 +39,6 @@ from responses_app.protocol.rollouts.generations import (
     EngineCall,
     Recorded,
     RecordedResponse,
-    RolloutRef,
     Times,
     Tops,
     add_span,
@@ -48,6 +47,7 @@ from responses_app.protocol.rollouts.generations import (
     spans_of,
 )
 from responses_app.protocol.rollouts.placing import common
+from responses_app.protocol.rollouts.requests import RolloutRef
 from responses_app.protocol.rollouts.weights import FINISHED, RolloutStale, WeightsRule, broken_rule, untold
 from responses_app.protocol.usage import TurnUsage
 

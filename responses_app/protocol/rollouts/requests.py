@@ -1,4 +1,15 @@
-"""Roll-outs as clients create, reward and read them: headers, ids, bodies, objects, refusals, and their settings."""
+"""Roll-outs as clients create, reward and read them: headers, ids, bodies, objects, refusals, and their settings.
+
+Coding agents say by headers of their own whose conversation a request is, and who began it:
+
+                  its session               one of its agents       who began that one (else its session did)
+    Claude Code   x-claude-code-session-id  x-claude-code-agent-id  x-claude-code-parent-agent-id
+    Codex         session-id                thread-id               x-codex-parent-thread-id
+    OpenCode      x-session-id              a session of its own    x-parent-session-id
+
+Headers with an underscore in their name (`session_id`, of old versions of Codex) reach no server: they are dropped, as
+they could be taken for those with a hyphen.
+"""
 
 import math
 import re
@@ -14,9 +25,6 @@ from engine.types import TokenSampling
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
-from responses_app.protocol.rollouts.generations import MAIN, Api, Break, RolloutRef
-from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS
-from responses_app.protocol.sessions import NO_HARNESS, harness_session
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
 
 HEADER = "x-rollout-id"
@@ -26,11 +34,84 @@ RESERVED = "export"  # `/v1/rollouts/export`
 STEPS = (".", "..")  # clients resolve these in a URL, and then ask for something else
 GROUP = r"[A-Za-z0-9._:/ -]{1,128}"
 _NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
-HEADERS = (HEADER, *HARNESS_HEADERS)
 MAX_BRANCH = 128  # characters
 MAX_REWARDS = 10_000  # of a roll-out; each named number of one counts
 MAX_PARTS = 64  # of one reward
 _Number = StrictFloat | StrictInt
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSession:
+    """Whose conversation a request is, in the words of its harness; empty where it says nothing."""
+
+    session: str = ""
+    agent: str = ""  # the one of its agents that asks; empty for the first one
+    parent: str = ""  # the agent, or the session, that began this one
+
+    @property
+    def name(self) -> str:
+        """The name of this conversation among all others of the harness."""
+        return self.agent or self.session
+
+
+NO_HARNESS = HarnessSession()
+_HARNESSES = (  # headers: the session's, the agent's, the parent's
+    ("session-id", "thread-id", "x-codex-parent-thread-id"),
+    ("x-claude-code-session-id", "x-claude-code-agent-id", "x-claude-code-parent-agent-id"),
+    ("x-session-id", "", "x-parent-session-id"),
+)
+MAX_SESSION = 256  # characters of a header that count
+# By which a request says where it belongs.
+HEADERS = (HEADER, *(name for names in _HARNESSES for name in names if name))
+
+
+def harness_session(headers: Mapping[str, str]) -> HarnessSession:
+    """Return the session that the headers of a request name; the first harness that names one is believed."""
+    for of_session, of_agent, of_parent in _HARNESSES:
+        session, agent, parent = (
+            headers.get(name, "").strip()[:MAX_SESSION] for name in (of_session, of_agent, of_parent)
+        )
+        if not (session or agent):
+            continue
+        if agent == session:
+            agent = ""
+        # The first agent has no parent but in OpenCode, where each agent has a session of its own.
+        if of_agent and not agent:
+            parent = ""
+        elif agent and not parent:
+            parent = session
+        return HarnessSession(session, agent, "" if parent == (agent or session) else parent)
+    return NO_HARNESS
+
+
+MAIN = "main"  # the branch of who names none
+# Why a generation does not continue the sequence that it is nearest to; "" where it does.
+Break = Literal[
+    "",
+    "reasoning_settled",  # thoughts that the model had are not shown to it any more
+    "compaction",  # a summary has taken the place of what came before, or is being made
+    "instructions_changed",  # the system's or the developer's message differs
+    "history_changed",  # what the client sends of the conversation differs from what was said
+    "fork",  # an earlier prompt is answered once more
+    "sub_agent",  # it begins another agent's or another session's conversation
+    "end_token",  # the format writes the token that ended an answer otherwise, once something follows it
+    "template",  # the server itself has rendered what was said as other tokens: such sequences could have been one
+]
+Api = Literal["responses", "chat", "messages", "completions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRef:
+    """The roll-out that a request is part of."""
+
+    name: str  # as its client calls it; empty where its headers name none: then the metadata may
+    branch: str = MAIN  # whose conversation of it the request is
+    api: Api = "responses"  # by which it came
+    id: str = ""  # its own, once it is known: one that is made anew with the name of this one is another
+    harness: HarnessSession = NO_HARNESS  # of which its branch is made
+
+
+NOWHERE = RolloutRef("")  # what is recorded for its client alone
 
 
 @dataclass(frozen=True, kw_only=True)

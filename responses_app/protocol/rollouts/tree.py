@@ -21,7 +21,6 @@ from typing import Literal
 from engine.formats.base import HEADER, Begins, ModelFormat, Role, Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import (
-    Break,
     Generation,
     Tops,
     add_span,
@@ -31,6 +30,7 @@ from responses_app.protocol.rollouts.generations import (
     spans_of,
 )
 from responses_app.protocol.rollouts.requests import (
+    Break,
     GenerationObject,
     NodeObject,
     Reward,

@@ -18,7 +18,14 @@ from engine.errors import GenerationFailed
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    OwnNames,
+    in_own_names,
+    invalid_value,
+    unsupported_parameter,
+)
 from responses_app.protocol.fields import ClientModel, Refused, validate
 from responses_app.protocol.json_text import dumps, json_size
 from responses_app.protocol.requests.create_fields import (
@@ -30,7 +37,6 @@ from responses_app.protocol.requests.create_fields import (
     GenerationFields,
     not_openais,
 )
-from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.stateless.embeddings import read_inputs
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier

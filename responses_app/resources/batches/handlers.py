@@ -7,7 +7,7 @@ from typing import Any
 
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rollouts.generations import Api, RolloutRef
+from responses_app.protocol.rollouts.requests import Api, RolloutRef
 from responses_app.resources.batches.lines import NO_TOKENS, LineTokens
 from responses_app.runs.plan.plan import Origin
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from responses_app.kit.retention import written
 from responses_app.protocol.errors import ApiError, invalid_value
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.prices import no_prices
 from responses_app.protocol.requests.pages import page_of, parse_list_query
-from responses_app.protocol.retention import written
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.projects import fields
 from responses_app.web.endpoint import PAGED, Parameter, Refusals, text

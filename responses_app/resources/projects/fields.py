@@ -13,10 +13,10 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from responses_app.kit.clock import unix
+from responses_app.kit.retention import FOR_EVER, MAX_HOURS, NEVER
 from responses_app.protocol.api_keys import SCOPES
 from responses_app.protocol.errors import ApiError, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Refused, Text
-from responses_app.protocol.retention import FOR_EVER, MAX_HOURS, NEVER
 
 if TYPE_CHECKING:
     from responses_app.resources.projects import model
@@ -115,7 +115,7 @@ _RETENTIONS = {"organization_default": None, "none": FOR_EVER, "zero_data_retent
 
 
 class NewRetention(ClientModel):
-    """The body that sets how long a project keeps what it stores; see `protocol.retention`."""
+    """The body that sets how long a project keeps what it stores; see `kit.retention`."""
 
     own: ClassVar = ("retention_hours",)
 
@@ -123,7 +123,7 @@ class NewRetention(ClientModel):
     retention_hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] | None = None
 
     def hours(self) -> int | None:
-        """Return the hours, as `protocol.retention` has them. Raises `ApiError`."""
+        """Return the hours, as `kit.retention` has them. Raises `ApiError`."""
         name = self.retention_type
         if name not in _RETENTIONS:
             monitors = name.endswith(("monitoring", "enhanced_zero_data_retention"))

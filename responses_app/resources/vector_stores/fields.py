@@ -10,7 +10,6 @@ from typing_extensions import TypedDict
 from responses_app.kit.clock import unix
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Metadata, Text, check_metadata, missing, validate
-from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import (
     DEFAULT_RESULTS,
     MAX_QUERY,
@@ -20,6 +19,7 @@ from responses_app.protocol.files.searches import (
     Filter,
     RankingOptions,
     Value,
+    Weights,
 )
 from responses_app.protocol.requests.pages import Query
 

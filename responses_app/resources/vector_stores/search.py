@@ -8,7 +8,7 @@ counts too. FTS5 knows only how rare a word is among the chunks of all stores: t
 cancels out. So scores tell nothing of what others keep, but for the average length of a chunk.
 
 Where a search has vectors too (`Search.meaning`), and chunks of the store have some of the same model, scores are those
-of both orders together (`protocol.files.fusion`).
+of both orders together (`protocol.files.searches`).
 """
 
 import math
@@ -19,8 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
 from responses_app.models import json_text
-from responses_app.protocol.files.fusion import fused
-from responses_app.protocol.files.searches import terms_of, words_of
+from responses_app.protocol.files.searches import fused, terms_of, words_of
 from responses_app.resources.vector_stores.fields import Hit, Search
 from responses_app.resources.vector_stores.model import COMPLETED, VectorStoreChunk, VectorStoreFile
 from responses_app.resources.vector_stores.nearest import KeptCodes, nearest

@@ -21,8 +21,7 @@ from engine.types import JsonSchema
 from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.fusion import Weights
-from responses_app.protocol.files.searches import MAX_QUERY, Chunking, Filter
+from responses_app.protocol.files.searches import MAX_QUERY, Chunking, Filter, Weights
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.resources.files.fields import FileGone

@@ -20,7 +20,8 @@ from responses_app.protocol.requests.resources import CONTINUABLE, Ending, Respo
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, SHELL_OUTPUT
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Await, Ended
-from responses_app.protocol.rollouts.generations import NOWHERE, RecordedResponse
+from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.protocol.rollouts.requests import NOWHERE
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.usage.fields import UsedTokens

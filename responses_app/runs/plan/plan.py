@@ -20,7 +20,7 @@ from engine.formats.base import FunctionTool, ModelFormat, RenderedMessage, Toke
 from engine.types import CallRule, GenerationRequest, SamplingOptions, Session, TurnGrammar, digest_of
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller
-from responses_app.protocol.chat.stored import StoredChoice
+from responses_app.protocol.chat.completion import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
@@ -34,11 +34,9 @@ from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import AgentsAllowed, Declared, Mode, Offered, OutputOptions, RunStarted
-from responses_app.protocol.rollouts.generations import NOWHERE, RolloutRef
 from responses_app.protocol.rollouts.recording import AboutPrompts, Recorder
-from responses_app.protocol.rollouts.requests import branch_of
+from responses_app.protocol.rollouts.requests import NO_HARNESS, NOWHERE, HarnessSession, RolloutRef, branch_of
 from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted
-from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.served import ServedModel

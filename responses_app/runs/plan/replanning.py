@@ -26,8 +26,7 @@ from responses_app.protocol.items.programs import is_of_program
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, rules_of_turns
-from responses_app.protocol.requests.tool_choice import ToolChoice
-from responses_app.protocol.requests.tools import content_of
+from responses_app.protocol.requests.tools import ToolChoice, content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RequestTools, RunPlan, ToolEntry, session_of
 

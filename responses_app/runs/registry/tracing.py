@@ -8,7 +8,7 @@ from responses_app.observing import contents, gen_ai
 from responses_app.observing.traces import NO_SPAN, Value
 from responses_app.protocol.requests.create_fields import PlainText
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.sessions import NO_HARNESS
+from responses_app.protocol.rollouts.requests import NO_HARNESS
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.spans import operation_attributes, operation_span, shows_contents, tells_contents
 from responses_app.runs.plan.plan import RunPlan

@@ -36,7 +36,7 @@ from responses_app.protocol.fields import IgnoredFields
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, only_known
-from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.requests import RolloutRef
 from responses_app.protocol.session.session import CancelRuns, Close, Command, Start, WebSocketSession
 from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Stop
 from responses_app.protocol.session.tool_outputs import not_waiting, parse_injected

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.chat.stored import ChatForm, ChatQuery, StoredChat, StoredChoice
+from responses_app.protocol.chat.completion import ChatForm, ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
 from responses_app.stores.base import BaseResponseStore, RetentionSettings, StoredResponse

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.protocol.files.fusion import Weights
-from responses_app.protocol.files.searches import Filter
+from responses_app.protocol.files.searches import Filter, Weights
 from responses_app.protocol.requests.pages import ListQuery
 from responses_app.resources.vector_stores import nearest
 from responses_app.resources.vector_stores.fields import Meaning

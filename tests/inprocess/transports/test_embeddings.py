@@ -12,8 +12,7 @@ import openai
 import pytest
 from openai.types import Decision
 
-from responses_app.api.models import anthropic_page
-from responses_app.protocol.codex import CatalogueModel, catalogue
+from responses_app.api.models import CatalogueModel, anthropic_page, catalogue
 from responses_app.protocol.errors import ApiError
 from tests.kit.closed import bearer
 from tests.kit.inprocess import ClosedServer, Server

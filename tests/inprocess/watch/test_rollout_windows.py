@@ -27,7 +27,8 @@ from responses_app.extensions.console.watch.rollouts.showing import (
 from responses_app.extensions.console.watch.rollouts.views import group_page, part
 from responses_app.extensions.console.watch.text import Places
 from responses_app.models.rollouts import Rollout
-from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded
+from responses_app.protocol.rollouts.generations import EngineCall, Recorded
+from responses_app.protocol.rollouts.requests import Break
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.rollouts.rows import read_generations, record_of
 from tests.inprocess.admin.conftest import admin, client_with, closed_store  # noqa: F401 - fixtures

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from engine.formats.base import ItemKind, ItemStarted, Text, TextLogprob
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason, TokenChunk
-from responses_app.protocol.chat.completion import choice_of, usage_of, whole_completion, with_details
+from responses_app.protocol.chat.completion import choice_of, usage_of, whole_completion
 from responses_app.protocol.chat.encoder import ChatCompletionChunk as PromisedChunk
 from responses_app.protocol.chat.encoder import usage_chunk
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
@@ -237,7 +237,7 @@ def test_what_moves_caches_is_taken_where_the_operator_lets_clients_send_it() ->
     assert (details.given_transfer, details.wanted_logprobs) == (transfer, None)
     details.take(TokenChunk(token_ids=[7], finish_reason=FinishReason.STOP, kv_transfer_params={"blocks": [3]}))
     completion = {"choices": [{"index": 0}]}
-    assert with_details(completion, asked, [details]) == {**completion, "kv_transfer_params": {"blocks": [3]}}
+    assert asked.with_details(completion, [details]) == {**completion, "kv_transfer_params": {"blocks": [3]}}
 
 
 def test_an_error_of_a_run_names_the_message_and_not_the_item() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.protocol.retention import FOR_EVER, MAX_HOURS, NEVER, oldest, parse_retention, written
+from responses_app.kit.retention import FOR_EVER, MAX_HOURS, NEVER, oldest, parse_retention, written
 
 NOW = 1_000_000.0
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from responses_app.protocol.rollouts.requests import ref_of
-from responses_app.protocol.sessions import MAX_NAME, NO_HARNESS, HarnessSession, harness_session
+from responses_app.protocol.rollouts.requests import MAX_SESSION, NO_HARNESS, HarnessSession, harness_session, ref_of
 
 
 def claude(**ids: str) -> dict[str, str]:
@@ -43,4 +42,4 @@ def test_a_harness_says_whose_conversation_a_request_is(case: str) -> None:
 
 
 def test_what_a_header_says_is_bounded() -> None:
-    assert len(harness_session({"session-id": "x" * 10_000}).name) == MAX_NAME
+    assert len(harness_session({"session-id": "x" * 10_000}).name) == MAX_SESSION

@@ -26,8 +26,7 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS, Fields
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.requests import NewRollout, as_sampling, parse_rollout
+from responses_app.protocol.rollouts.requests import NewRollout, RolloutRef, as_sampling, parse_rollout
 from responses_app.protocol.stateless.completions import parse_completion
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES
 from responses_app.runs.plan.plan import Origin

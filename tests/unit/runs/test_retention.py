@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from responses_app.kit.errors import NotMigrated, StoreError
-from responses_app.kit.retention import Retentions
-from responses_app.protocol.retention import FOR_EVER, NEVER
+from responses_app.kit.retention import FOR_EVER, NEVER, Retentions
 from responses_app.runs import retention
 from responses_app.runs.retention import Expiry, RetentionWatch
 from tests.kit.waiting import eventually

@@ -8,7 +8,8 @@ import pytest
 from responses_app.extensions.training import rollout_exports
 from responses_app.extensions.training.exports import ExportQuery, Selection
 from responses_app.extensions.training.rollout_exports import AT_ONCE, exported
-from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse, RolloutRef
+from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse
+from responses_app.protocol.rollouts.requests import RolloutRef
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
 from tests.kit.memory_rollouts import MemoryRollouts

@@ -7,9 +7,7 @@ import pytest
 from engine.types import NO_SESSION, Session, digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.requests import ref_of
-from responses_app.protocol.sessions import HarnessSession
+from responses_app.protocol.rollouts.requests import HarnessSession, RolloutRef, ref_of
 from responses_app.runs.plan.plan import Origin, session_of, session_of_branch, session_of_conversation
 from tests.kit.fakes import Reading, Site
 from tests.unit.runs.readers import converse

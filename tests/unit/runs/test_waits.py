@@ -10,7 +10,7 @@ from engine.formats.harmony.prompt import generation_start
 from engine.types import NO_SESSION, Session
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.requests import RolloutRef
 from responses_app.runs import rollouts
 from responses_app.runs.driving import hands
 from responses_app.runs.driving.hands import EVICTED_SECONDS, SOON_SECONDS, ClientWait

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from responses_app.protocol.files.fusion import Weights, fused
+from responses_app.protocol.files.searches import Weights, fused
 from responses_app.tools.meaning import FIRST_PAUSE, MAX_KNOWN, BaseEmbedder, EmbedderFailed, QueryVectors, TextRefused
 from responses_app.tools.settings import MeaningSettings
 

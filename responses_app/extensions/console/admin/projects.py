@@ -25,10 +25,10 @@ from django.views.decorators.debug import sensitive_variables
 from responses_app.admin.auditing import done, done_to
 from responses_app.extensions.console.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
 from responses_app.extensions.console.watch.text import NONE, ago, moment, visible
+from responses_app.kit.retention import NEVER, kept, parse_retention, written
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS, MOST
-from responses_app.protocol.retention import NEVER, kept, parse_retention, written
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.projects.callers import create_key, revoke_keys
 from responses_app.resources.projects.fields import MAX_CENTS

@@ -14,7 +14,7 @@ from engine import orjson
 from responses_app.kit.sql import placeholders
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ChatChoice, json_text
-from responses_app.protocol.chat.stored import ChatForm, ChatQuery
+from responses_app.protocol.chat.completion import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES

@@ -20,7 +20,7 @@ from responses_app.kit.table import can_be_known
 from responses_app.limits.suspects import Stage
 from responses_app.models import ChatChoice, Response, json_text
 from responses_app.models.pictures import Picture
-from responses_app.protocol.chat.stored import StoredChat
+from responses_app.protocol.chat.completion import StoredChat
 from responses_app.protocol.ids import milliseconds_of
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink

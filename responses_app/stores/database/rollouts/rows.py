@@ -18,7 +18,6 @@ from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes_lines
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import (
-    Break,
     EngineCall,
     Generation,
     Times,
@@ -27,6 +26,7 @@ from responses_app.protocol.rollouts.generations import (
     unpack_logprobs,
     unpack_tokens,
 )
+from responses_app.protocol.rollouts.requests import Break
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.rollouts import RolloutRecord

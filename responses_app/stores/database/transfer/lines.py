@@ -21,8 +21,7 @@ from responses_app.kit.columns import JSONTextField
 from responses_app.kit.kept import Line, kept_models
 from responses_app.models import BriefResponse, ChainPart, ChatChoice, Response, json_text
 from responses_app.models.pictures import Picture, PictureUse
-from responses_app.protocol.chat.completion import stored_completion
-from responses_app.protocol.chat.stored import ChatForm, stored_messages
+from responses_app.protocol.chat.completion import ChatForm, stored_completion, stored_messages
 from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.resources.conversations.model import Conversation, ConversationItem

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.requests import named, parse_reward, parse_rollout, ref_of
+from responses_app.protocol.rollouts.requests import RolloutRef, named, parse_reward, parse_rollout, ref_of
 from tests.unit.protocol.refusals import refusal
 
 

@@ -41,8 +41,8 @@ from responses_app.extensions.console.watch.text import (
 )
 from responses_app.models import Response
 from responses_app.models.rollouts import Rollout
-from responses_app.protocol.rollouts.generations import MAIN, EngineCall
-from responses_app.protocol.rollouts.requests import RolloutObject
+from responses_app.protocol.rollouts.generations import EngineCall
+from responses_app.protocol.rollouts.requests import MAIN, RolloutObject
 from responses_app.stores.database.rollouts.rows import record_of
 from responses_app.wiring.site import get_site
 

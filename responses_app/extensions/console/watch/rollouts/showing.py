@@ -16,7 +16,8 @@ from typing import Any, Literal
 from engine.formats.base import ModelFormat
 from engine.types import WeightsSpan
 from responses_app.extensions.console.watch.text import NONE, milliseconds, visible
-from responses_app.protocol.rollouts.generations import Break, EngineCall
+from responses_app.protocol.rollouts.generations import EngineCall
+from responses_app.protocol.rollouts.requests import Break
 
 MAX_TEXT = 200  # characters of one token
 MAX_TOPS = 20  # of the likeliest tokens at one place
