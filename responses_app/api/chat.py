@@ -32,16 +32,13 @@ from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.fields import MAX_PAIRS
 from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.protocol.response.steps import StopReason
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.journal import ResponseReader
-from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
@@ -78,11 +75,7 @@ class ChatMessageList(TypedDict):
 
 
 class ChatReading(EncodedReading):
-    """The choices of one chat, and what is said of them.
-
-    `version` is that of this server. `remember` keeps what the model has said, so that it reads it again as it has said
-    it when its client gives it back.
-    """
+    """The choices of one chat, and what is said of them; `version` is that of this server."""
 
     def __init__(
         self,
@@ -91,63 +84,31 @@ class ChatReading(EncodedReading):
         details: Sequence[EngineDetails | None],
         *,
         version: str,
-        request_id: str,
         remember: Remember,
     ) -> None:
-        super().__init__(choices, remember)
         self._chat = chat
-        self._request_id = request_id
         first = choices.readers[0].source.response()
         fingerprint = ids.system_fingerprint(first["model"], version)
         self._head = ChatHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
         self._details = details
         self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]
-        self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
+        super().__init__(chat, choices, self._encoders, remember)
 
-    def take(self, *, quietly: bool = False) -> bytes:
-        """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
-
-        Raises `ReaderTooSlow`.
-        """
-        chunks: list[bytes] = []
-        ended = False
-        # Stop texts are looked for in the text itself, so all of it is encoded then.
-        needed = TERMINAL if quietly and not self._chat.stops else None
-        for reader, encoder in self._left:
-            entries, encode = reader.take(), encoder.encode
-            chunks += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
-            if not (quietly or reader.ended):
-                chunks.append(encoder.tokens())
-            if encoder.matched is not None:
-                # The model is past a stop text: more of it would only be thrown away.
-                reader.source.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
-            if reader.ended:
-                self._end(reader, encoder)
-                ended = True
-        if ended:
-            self._left = [each for each in self._left if not each[0].ended]
-        return b"".join(chunks)
-
-    def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
-        """Note that a choice has ended, or failed."""
-        if encoder.failed or not reader.is_whole:
-            run = reader.source
-            problem = without_answer(run.problem, deleted=run.deleted)
-            self.problem = self._chat.renamed(problem)
-        elif encoder.matched is None:  # else more was sampled than is said
-            response = reader.source.response()
-            self.note(seen_turn_of(choice_of(response)), reader.source.said, response)
+    @staticmethod
+    def seen(response: ResponseObject) -> SeenTurn:
+        """Return the turn that a client has seen of a choice."""
+        return seen_turn_of(choice_of(response))
 
     @property
     def last(self) -> bytes:
         """What is said behind the last chunk: what all choices used, where it is wanted, or why one has failed."""
-        return (self._usage() if self.problem is None else error_event(self.problem)) + DONE
-
-    def _usage(self) -> bytes:
+        if self.problem is not None:
+            return error_event(self.problem) + DONE
         if not self._chat.include_usage:
-            return b""
-        return usage_chunk(self._head, usage_of(each.response for each in self._encoders if each.response is not None))
+            return DONE
+        used = usage_of(each.response for each in self._encoders if each.response is not None)
+        return usage_chunk(self._head, used) + DONE
 
     def whole(self, responses: Sequence[ResponseObject]) -> ChatCompletion:
         """Return the completion that these responses are."""
@@ -225,7 +186,6 @@ async def _begun(site: Site, chat: ChatRequest, turns: Sequence[SeenTurn], origi
         choices,
         details,
         version=__version__,
-        request_id=origin.request_id,
         remember=partial(site.service.known_turns.remember, origin.project),
     )
 

@@ -13,7 +13,6 @@ from responses_app.kit.clock import rfc3339
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
 from responses_app.protocol.messages.message import (
     PING,
@@ -25,13 +24,12 @@ from responses_app.protocol.messages.message import (
     whole_message,
 )
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
-from responses_app.protocol.prompt.replaying import keys_of
-from responses_app.protocol.response.steps import StopReason
+from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.journal import ResponseReader
-from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.tools.base import container_limits
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
@@ -58,40 +56,17 @@ class MessageReading(EncodedReading):
         request_id: str,
         remember: Remember,
     ) -> None:
-        super().__init__(Choices((reader,)), remember)
-        self._asked = asked
+        self._message = asked
         self._reader = reader
         self._details = details
         self._request_id = request_id
-        self._encoder = MessageEncoder(reader.source.response(), asked, details)
+        encoder = MessageEncoder(reader.source.response(), asked, details)
+        super().__init__(asked, Choices((reader,)), [encoder], remember)
 
-    def take(self, *, quietly: bool = False) -> bytes:
-        """Return the events of what is there; `quietly`: nobody reads them, so only what has to be is encoded.
-
-        Raises `ReaderTooSlow`.
-        """
-        reader, encoder = self._reader, self._encoder
-        # Stop sequences are looked for in the text itself, so all of it is encoded then.
-        needed = TERMINAL if quietly and not self._asked.stops else None
-        entries, encode = reader.take(), encoder.encode
-        events = b"".join([encode(each.type, each.json) for each in entries if needed is None or each.type in needed])
-        if encoder.matched is not None:
-            # The model is past a stop sequence: more of it would only be thrown away.
-            reader.source.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
-        if reader.ended:
-            self._end()
-        return events
-
-    def _end(self) -> None:
-        """Note that the response has ended, or failed."""
-        if self.problem is not None:
-            return
-        if self._encoder.failed or not self._reader.is_whole:
-            run = self._reader.source
-            self.problem = self._asked.renamed(without_answer(run.problem, deleted=run.deleted))
-        elif self._encoder.matched is None:  # else more was sampled than is said
-            response = self._reader.source.response()
-            self.note(seen_turn_of(response), self._reader.source.said, response)
+    @staticmethod
+    def seen(response: ResponseObject) -> SeenTurn:
+        """Return the turn that a client has seen of a message."""
+        return seen_turn_of(response)
 
     @property
     def last(self) -> bytes:
@@ -100,7 +75,7 @@ class MessageReading(EncodedReading):
 
     def whole(self) -> MessageObject:
         """Return the message."""
-        return whole_message(self._reader.source.response(), self._asked, len(self._details.prompt_token_ids))
+        return whole_message(self._reader.source.response(), self._message, len(self._details.prompt_token_ids))
 
 
 async def _create(request: ApiRequest) -> HttpResponseBase:

@@ -26,7 +26,7 @@ from responses_app.protocol.items.resources import shown_as
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.prompt.replaying import BETWEEN, SeenTurn
 from responses_app.protocol.requests.pages import ListQuery, Query, parse_list_query
-from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
@@ -251,11 +251,6 @@ def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool =
     if calls:
         return "function_call" if old_calls else "tool_calls"
     return "stop"
-
-
-def has_failed(response: Mapping[str, Any]) -> bool:
-    """Whether a response cannot be a choice: it failed, or was cancelled."""
-    return response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
 
 
 def usage_of(responses: Iterable[Mapping[str, Any]]) -> ChatUsage:

@@ -28,7 +28,6 @@ from responses_app.protocol.chat.completion import (
     ChatUsage,
     FinishReason,
     finish_reason,
-    has_failed,
     with_bytes,
 )
 from responses_app.protocol.chat.request import ChatRequest
@@ -37,6 +36,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.prompt.replaying import BETWEEN
+from responses_app.protocol.requests.resources import has_failed
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
@@ -124,15 +124,11 @@ class ChunkEncoder:
         if of is None:
             return b""
         if self._counted is not None:
-            self._count(self._counted)
+            prompt, sampled = len(self._counted.prompt_token_ids), len(self._counted.token_ids)
+            used = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+            self._rest = b',"usage":%b}\n\n' % dumps(used)
+            self._end = b"}" + _NO_LOGPROBS + self._rest
         return of(json)
-
-    def _count(self, details: EngineDetails) -> None:
-        """Have the chunks that follow say how many tokens the choice has used so far."""
-        prompt, sampled = len(details.prompt_token_ids), len(details.token_ids)
-        used = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
-        self._rest = b',"usage":%b}\n\n' % dumps(used)
-        self._end = b"}" + _NO_LOGPROBS + self._rest
 
     def tokens(self) -> bytes:
         """Return the tokens that were sampled since, as a chunk without a text, where tokens are wanted."""

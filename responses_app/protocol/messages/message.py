@@ -43,7 +43,7 @@ from responses_app.protocol.messages.server_blocks import (
     use_input,
 )
 from responses_app.protocol.prompt.replaying import BETWEEN, SeenTurn
-from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.requests.resources import ResponseObject, has_failed
 from responses_app.protocol.stop_strings import StopStrings
 
 StopCause = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -303,9 +303,9 @@ class MessageEncoder:
             EventType.REASONING_DELTA: self._reasoned,
             EventType.ARGUMENTS_DELTA: self._called,
             EventType.MCP_ARGUMENTS_DELTA: self._called,
-            EventType.MCP_ARGUMENTS_DONE: self._input_done,
+            EventType.MCP_ARGUMENTS_DONE: lambda _: self._close(),
             EventType.CODE_DELTA: self._coded,
-            EventType.CODE_DONE: self._code_done,
+            EventType.CODE_DONE: lambda _: self._input(_CODE_ENDS) + self._close(),
             EventType.ANNOTATION_ADDED: self._cited,
             EventType.ITEM_ADDED: self._added,
             EventType.ITEM_DONE: self._done,
@@ -315,12 +315,16 @@ class MessageEncoder:
     @property
     def failed(self) -> bool:
         """Whether it failed, or was cancelled."""
-        return self.response is not None and self.response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
+        return self.response is not None and has_failed(self.response)
 
     def encode(self, type: str, json: bytes) -> bytes:
         """Return an event as server-sent events: nearly always one, or none."""
         of = self._of.get(type)
         return b"" if of is None else of(json)
+
+    def tokens(self) -> bytes:
+        """Return what is said of tokens beside the texts: nothing, in this API."""
+        return b""
 
     def _start(self) -> bytes:
         if self._has_started:
@@ -402,12 +406,6 @@ class MessageEncoder:
         start = json.find(_DELTA) + len(_DELTA)
         return self._input(json[start + 1 : json.rfind(_BEHIND) - 1].decode())
 
-    def _code_done(self, json: bytes) -> bytes:
-        return self._input(_CODE_ENDS) + self._close()
-
-    def _input_done(self, json: bytes) -> bytes:
-        return self._close()
-
     def _cited(self, json: bytes) -> bytes:
         # Where a stop sequence may come, the text that cites may not have been said yet.
         citation = citation_of(orjson.loads(json)["annotation"]) if self._is_open and not self._asked.stops else None
@@ -419,7 +417,10 @@ class MessageEncoder:
     def _done(self, json: bytes) -> bytes:
         item = orjson.loads(json)["item"]
         if item["type"] in CALLED:
-            return self._call_done(item)
+            # The call of a search of the web comes whole, with its input.
+            said = self._input(dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
+            result = result_block(item)
+            return said if result is None else said + self._open(result) + self._close()
         if self._is_open or self._stops is not None:
             # What was held back for a stop sequence is text after all, unless one has come.
             rest = self._release(self._stops.rest()) if self._stops is not None else b""
@@ -429,12 +430,6 @@ class MessageEncoder:
             return rest + signed + self._close()
         whole = own_block(item, self._asked)
         return b"" if whole is None else self._open(whole) + self._close()
-
-    def _call_done(self, item: Mapping[str, Any]) -> bytes:
-        """Say the result of a call; that of the web comes whole, with its input."""
-        said = self._input(dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
-        result = result_block(item)
-        return said if result is None else said + self._open(result) + self._close()
 
     def _ended(self, json: bytes) -> bytes:
         """End the message; one that failed says nothing more."""

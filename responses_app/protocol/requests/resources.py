@@ -4,7 +4,7 @@
 event says so. `CompactedResponse`: what a response becomes that only compacts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, NotRequired
@@ -100,6 +100,11 @@ class ResponseObject(TypedDict):
 def known_id(response: ResponseObject) -> str:
     """Return the id by which clients know a response."""
     return response["public_id"][0] if "public_id" in response else response["id"]
+
+
+def has_failed(response: Mapping[str, object]) -> bool:
+    """Whether a response that has ended is no answer: it failed, or was cancelled."""
+    return response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
 
 
 def as_known(response: ResponseObject) -> ResponseObject:
