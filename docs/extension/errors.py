@@ -13,7 +13,7 @@ from docs.extension.tables import code, table
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = ("responses_app", "engine")
 STATUSES = {  # of what makes an error, where it says none itself
-    **{"ApiError": 400, "invalid_request": 400, "not_found": 404, "conflict": 409, "_no_answer": 409},
+    **{"ApiError": 400, "invalid_request": 400, "forbidden": 403, "not_found": 404, "conflict": 409, "_no_answer": 409},
     **{"rate_limited": 429, "server_error": 500, "overloaded": 503},
 }
 # Where a `code` is an exit code, or Python.

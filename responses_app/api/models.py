@@ -15,7 +15,7 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from responses_app.kit.clock import rfc3339
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import JsonObject, invalid_request, model_not_found
+from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value, model_not_found
 from responses_app.protocol.fields import note_unknown, whole_number
 from responses_app.protocol.messages.errors import EitherErrorAnswer
 from responses_app.protocol.requests.pages import Query
@@ -234,8 +234,7 @@ def anthropic_page(models: list[AnthropicModel], query: Query) -> AnthropicModel
     limit_text = (query.get("limit") or [str(_PAGE)])[-1]
     limit = whole_number(limit_text, 1, _LONGEST_PAGE)
     if limit is None:
-        message = f"Invalid value for 'limit': {limit_text[:40]!r}. It is a number from 1 to {_LONGEST_PAGE}."
-        raise invalid_request(message, param="limit", code="invalid_value")
+        raise invalid_value("limit", f"{limit_text[:40]!r}. It is a number from 1 to {_LONGEST_PAGE}.")
     names = [each["id"] for each in models]
     for cursor in filter(None, (after, before)):
         if cursor not in names:

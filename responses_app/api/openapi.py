@@ -85,11 +85,13 @@ def document(endpoints: Sequence[Endpoint], *, engine_fields: bool, auth: str) -
 
     `engine_fields`: a create takes the fields that are the engine's. `auth` is who needs a key, as AUTH says it.
     """
+    needed: JsonObject = {BEARER: []}
     return {
         "openapi": "3.1.0",
         "info": {"title": "respsite", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
-        "security": _security(auth),
+        # An empty object stands for "no key": with AUTH=auto it depends on who asks.
+        "security": {"on": [needed], "off": []}.get(auth, [needed, {}]),
         "paths": _paths(endpoints),
         "components": {
             "schemas": schemas(endpoints, engine_fields=engine_fields),
@@ -102,12 +104,6 @@ def document(endpoints: Sequence[Endpoint], *, engine_fields: bool, auth: str) -
             "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer", "description": "An API key."}},
         },
     }
-
-
-def _security(auth: str) -> list[JsonObject]:
-    needed: JsonObject = {BEARER: []}
-    # An empty object stands for "no key": with AUTH=auto it depends on who asks.
-    return {"on": [needed], "off": []}.get(auth, [needed, {}])
 
 
 def _paths(endpoints: Iterable[Endpoint]) -> JsonObject:
@@ -130,19 +126,16 @@ def _operation(endpoint: Endpoint) -> JsonObject:
         "parameters": [_parameter(each) for each in endpoint.shown_parameters],
         "responses": _responses(endpoint),
     }
-    if bodies := dict(_bodies(endpoint)):
+    bodies: JsonObject = {}  # by their media types
+    if endpoint.form is not None:
+        bodies[FORM_TYPE] = {"schema": ref(endpoint.form.name)}
+    if endpoint.body is not None:
+        bodies[JSON] = {"schema": ref(name_of(endpoint.body))}
+    if bodies:
         described["requestBody"] = {"required": True, "content": bodies}
     if endpoint.is_open:
         described["security"] = []
     return described
-
-
-def _bodies(endpoint: Endpoint) -> Iterator[tuple[str, JsonObject]]:
-    """Yield the media types of a request's body, each with its schema."""
-    if endpoint.form is not None:
-        yield FORM_TYPE, {"schema": ref(endpoint.form.name)}
-    if endpoint.body is not None:
-        yield JSON, {"schema": ref(name_of(endpoint.body))}
 
 
 def _parameter(parameter: Parameter) -> JsonObject:

@@ -19,7 +19,7 @@ from engine import orjson
 from responses_app.auth.scopes import check_named, named_in_parts
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.errors import ApiError, invalid_value
 from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.events.frames import ping
@@ -138,7 +138,11 @@ async def _events(
                 yield _as_events(entries)
                 await gathering.pause(is_behind=reader.behind)
             elif not await news.wait(ping_seconds or None):
-                yield _heartbeat(reader.last_number, dialect)
+                # A comment, which no client reads; or an event, though never before `response.created`.
+                is_event = dialect.pings_are_events and reader.last_number >= 0
+                yield (
+                    b"event: response.ping\ndata: %b\n\n" % ping(reader.last_number, time.time()) if is_event else PING
+                )
         # Only a whole stream has `[DONE]`.
         if reader.is_whole:
             yield DONE
@@ -154,13 +158,6 @@ async def _events(
 
 def _as_events(entries: Sequence[JournalEntry]) -> bytes:
     return b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
-
-
-def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
-    """Return what a silent stream says: a comment, which no client reads, or an event."""
-    if dialect.pings_are_events and last_number >= 0:  # never before `response.created`
-        return b"event: response.ping\ndata: %b\n\n" % ping(last_number, time.time())
-    return PING
 
 
 _MAX_NUMBER = 999_999_999  # that `starting_after` takes
@@ -347,11 +344,7 @@ def _first_word_seconds(site: Site) -> float:
 def _flag(query: Query, name: str) -> bool:
     value = (query.get(name) or ["false"])[-1].lower()
     if value not in ("true", "false", "1", "0"):
-        raise invalid_request(
-            f"Invalid value for '{name}': {value[:80]!r}. Supported values are: 'true' and 'false'.",
-            param=name,
-            code="invalid_value",
-        )
+        raise invalid_value(name, f"{value[:80]!r}. Supported values are: 'true' and 'false'.")
     return value in ("true", "1")
 
 
@@ -362,11 +355,7 @@ def _starting_after(query: Query) -> int | None:
     value = values[-1]
     # Up to `_MAX_NUMBER`; Python would read digits of other scripts, too.
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise invalid_request(
-            f"Invalid value for 'starting_after': {value[:80]!r}. It takes the sequence number of an event.",
-            param="starting_after",
-            code="invalid_value",
-        )
+        raise invalid_value("starting_after", f"{value[:80]!r}. It takes the sequence number of an event.")
     return int(value)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, forbidden
 from responses_app.protocol.rate_limits import LimitedSubject
 
 DEFAULT_PROJECT = "default"  # of those who are not asked for a key
@@ -243,11 +243,9 @@ def session_over() -> Unauthorized:
 def missing_scope(*scopes: str, param: str | None = None) -> ApiError:
     """A key that is not made for this (403); `param` names the field that needs it, None: the whole request."""
     why = f" '{param}' names what they are needed for." if param else ""
-    return ApiError(
+    return forbidden(
         f"You have insufficient permissions for this operation. Missing scopes: {', '.join(scopes)}.{why} The operator "
         "of this server makes keys, and says what each may do.",
-        status=403,
-        type="permission_error",
         code="missing_scope",
         param=param,
     )
@@ -255,33 +253,27 @@ def missing_scope(*scopes: str, param: str | None = None) -> ApiError:
 
 def needs_admin_key() -> ApiError:
     """A key of a project, or a session, where only admin keys open (403)."""
-    return ApiError(
+    return forbidden(
         "This path needs an admin key ('sk-admin-...'): it manages projects and their keys. No other key opens it, "
         "whatever its scopes. The operator of this server makes admin keys with 'respsite manage create_key --admin'.",
-        status=403,
-        type="permission_error",
         code="missing_scope",
     )
 
 
 def only_manages() -> ApiError:
     """An admin key where a key of a project is needed (403)."""
-    return ApiError(
+    return forbidden(
         "An admin key opens /v1/organization only, to manage projects and their keys. Use a key of a project here: "
         "POST /v1/organization/projects/{project_id}/service_accounts makes one, and so does 'respsite manage "
         "create_key --project NAME'.",
-        status=403,
-        type="permission_error",
         code="missing_scope",
     )
 
 
 def model_not_allowed(model: str, allowed: Sequence[str]) -> ApiError:
     """A key that may not use this model (403)."""
-    return ApiError(
+    return forbidden(
         f"This API key does not have access to the model '{model[:80]}'. It may use: {', '.join(allowed)}.",
-        status=403,
-        type="permission_error",
         code="model_not_found",
         param="model",
     )

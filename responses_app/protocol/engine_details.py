@@ -12,7 +12,7 @@ from typing import Any
 from engine import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat, TextLogprob
-from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
+from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 
 MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and their alternatives; 40 MB of JSON
@@ -68,14 +68,19 @@ class EngineDetails:
         if self.prompt_logprobs is None:
             return None
         places = (
-            None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
+            None
+            if tokens is None
+            else {
+                str(each.token_id): {
+                    "logprob": each.logprob,
+                    "rank": each.rank,
+                    "decoded_token": self.token_bytes(each.token_id).decode(errors="replace"),
+                }
+                for each in tokens
+            }
             for tokens in self.prompt_logprobs
         )
         return [orjson.Fragment(orjson.dumps(place)) for place in places]
-
-    def _ranked(self, token: RankedToken) -> JsonObject:
-        decoded = self.token_bytes(token.token_id).decode(errors="replace")
-        return {"logprob": token.logprob, "rank": token.rank, "decoded_token": decoded}
 
     def take(self, chunk: TokenChunk) -> None:
         """Take a chunk of the engine's."""

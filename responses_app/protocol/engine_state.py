@@ -180,18 +180,14 @@ def parse_weights(data: JsonObject) -> WeightsRequest:
         if getattr(request, name) is None:
             raise missing(name)
     if request.action in ("update", "apply"):
-        _check_source(request)
+        # It brings something, and not the same in two ways.
+        if request.info is None and request.rpc is None:
+            raise missing("info")
+        if request.info is not None and request.rpc is not None:
+            raise invalid_value("rpc", "an update has 'info' or 'rpc', and not both.")
     if request.version is not None and request.version.startswith(FAILED):
         raise invalid_value("version", f"'{FAILED}' begins the names of weights whose update has failed.")
     return request
-
-
-def _check_source(request: WeightsRequest) -> None:
-    """Raise `ApiError` where an update brings nothing, or the same in two ways."""
-    if request.info is None and request.rpc is None:
-        raise missing("info")
-    if request.info is not None and request.rpc is not None:
-        raise invalid_value("rpc", "an update has 'info' or 'rpc', and not both.")
 
 
 def check_lease(seconds: float, most: float) -> None:

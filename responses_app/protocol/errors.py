@@ -131,6 +131,11 @@ def unsupported_parameter(param: str, hint: str) -> ApiError:
     return ApiError(f"Unsupported parameter: '{param}'. {hint}", code="unsupported_parameter", param=param)
 
 
+def forbidden(message: str, *, code: str, param: str | None = None) -> ApiError:
+    """Who asks may not do this (403)."""
+    return ApiError(message, status=403, type="permission_error", code=code, param=param)
+
+
 def not_found(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """There is no such thing, or not any more, or it is another project's (404)."""
     return ApiError(message, status=404, param=param, code=code)
@@ -232,11 +237,11 @@ def host_not_allowed(host: str, *, status: int = 400) -> ApiError:
 
 def foreign_page(origin: str | None) -> ApiError:
     """A browser sends this for a web page that is not ours, or asks whether such a page may send something (403)."""
-    message = (
+    return forbidden(
         f"Web pages of '{(origin or 'another site')[:100]}' cannot use this server. The operator can add their origin "
-        "to ALLOWED_ORIGINS, or a proxy can serve them from this server's own address."
+        "to ALLOWED_ORIGINS, or a proxy can serve them from this server's own address.",
+        code="origin_not_allowed",
     )
-    return ApiError(message, status=403, type="permission_error", code="origin_not_allowed")
 
 
 def no_tools_of_server(message: str) -> ApiError:
@@ -273,7 +278,7 @@ def ends_workers(seconds: float) -> ApiError:
     return EndsWorkers(message, status=503, type="server_error", code="request_ends_workers", retry_after=ceil(seconds))
 
 
-def stopping() -> "ApiError":
+def stopping() -> ApiError:
     """Return the error for work that is not begun any more: another worker, or the next server, takes it."""
     return overloaded("The server is stopping. Send the request again.", retry_after=2)
 

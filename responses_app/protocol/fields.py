@@ -411,6 +411,14 @@ def text_at(param: str, value: object) -> str:
     return value
 
 
+def one_of(param: str, value: object, known: Iterable[str]) -> str:
+    """Return a text that has to be one of these. Raises `ApiError`."""
+    text = text_at(param, value)
+    if text not in known:
+        raise invalid_value(param, f"{text[:80]!r}. Supported values are: {', '.join(map(repr, known))}.")
+    return text
+
+
 def whole_number(text: str, minimum: int, maximum: int) -> int | None:
     """Return the number that a text says in ASCII digits; None for any other text, and out of these bounds."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
@@ -506,16 +514,12 @@ def _as_api_error(place: tuple[int | str, ...], findings: Sequence[ErrorDetails]
         )
     if kind == "literal_error":
         return invalid_value(param, f"{_shown(value)}. Supported values are: {context['expected']}.")
-    return invalid_value(param, f"{_reason(details)}.")
-
-
-def _reason(details: ErrorDetails) -> str:
     # pydantic begins with "Input should be…" or "List should have…"; here it stands in the middle of a sentence.
     message = _SUBJECT.sub("it should", details["msg"], count=1).replace(" after validation", "")
     # pydantic counts items of whatever has a length.
     unit = _UNITS.get(type(details["input"]), "item")
-    message = re.sub(r"\bitem(?=s?\b)", unit, message) if details["type"] in ("too_long", "too_short") else message
-    return message[:1].lower() + message[1:].rstrip(".")
+    message = re.sub(r"\bitem(?=s?\b)", unit, message) if kind in ("too_long", "too_short") else message
+    return invalid_value(param, f"{message[:1].lower()}{message[1:].rstrip('.')}.")
 
 
 def _shown(value: object) -> str:

@@ -13,8 +13,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from engine.formats.base import Unanswered
-from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import BREAKPOINT, ClientModel, as_text_parts, missing, or_text, validate, wrong_type
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.fields import (
+    BREAKPOINT,
+    ClientModel,
+    as_text_parts,
+    missing,
+    one_of,
+    or_text,
+    validate,
+    wrong_type,
+)
 from responses_app.protocol.items.calls import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.prompt.replaying import SeenTurn
@@ -259,26 +268,16 @@ def read_messages(value: object) -> ChatItems:
 def _message(value: object, at: str) -> ChatMessage:
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)
-    role = value.get("role")
-    if role is None:
-        raise missing(f"{at}.role")
-    if not isinstance(role, str):
-        raise wrong_type(f"{at}.role", "a string", role)
-    if role not in MESSAGES:
-        raise invalid_value(f"{at}.role", f"{role[:80]!r}. Supported values are: {', '.join(map(repr, MESSAGES))}.")
-    message = validate(MESSAGES[role], value, at=at)
-    if isinstance(message, AssistantMessage):
-        _check_assistant(message, at)
-    return message
-
-
-def _check_assistant(message: AssistantMessage, at: str) -> None:
+    message = validate(MESSAGES[one_of(f"{at}.role", value.get("role"), MESSAGES)], value, at=at)
+    if not isinstance(message, AssistantMessage):
+        return message
     for index, call in enumerate(message.tool_calls or ()):
         if (call.function if call.type == "function" else call.custom) is None:
             raise missing(f"{at}.tool_calls[{index}].{call.type}")
     fields = (message.content, message.refusal, message.reasoning, message.reasoning_content, message.function_call)
     if not message.tool_calls and all(each is None for each in fields):
         raise missing(f"{at}.content")
+    return message
 
 
 def _is_remnant(message: ChatMessage, following: Sequence[ChatMessage]) -> bool:

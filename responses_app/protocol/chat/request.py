@@ -327,24 +327,13 @@ def parse_chat(
 
 
 def _check_together(fields: ChatFields) -> None:
-    if fields.stream_options is not None and not fields.stream:
-        raise invalid_request(
-            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-            param="stream_options",
-            code="invalid_value",
-        )
-    if fields.prompt_logprobs is not None and fields.stream:  # as vLLM says it
-        raise invalid_request(
-            "The 'prompt_logprobs' parameter is not available when 'stream' is enabled.",
-            param="prompt_logprobs",
-            code="invalid_value",
-        )
-    if fields.top_logprobs is not None and not fields.logprobs:
-        raise invalid_request(
-            "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
-            param="top_logprobs",
-            code="invalid_value",
-        )
+    for name, can_be, needs in (
+        ("stream_options", fields.stream, "is only allowed when 'stream' is enabled"),
+        ("prompt_logprobs", not fields.stream, "is not available when 'stream' is enabled"),  # as vLLM says it
+        ("top_logprobs", fields.logprobs, "is only allowed when 'logprobs' is enabled"),
+    ):
+        if getattr(fields, name) is not None and not can_be:
+            raise invalid_request(f"The '{name}' parameter {needs}.", param=name, code="invalid_value")
 
 
 def _as_response(data: Mapping[str, object], fields: ChatFields, read: ChatItems) -> JsonObject:
@@ -389,44 +378,33 @@ def _tools(data: Mapping[str, object]) -> JsonObject:
     tools, choice = data.get("tools"), data.get("tool_choice")
     if data.get("functions") and not tools:
         return _old_tools(data["functions"], data.get("function_call"))
-    if isinstance(tools, list):
-        for index, tool in enumerate(tools):
-            _check_kind(tool, f"tools[{index}]")
-    _check_choice(choice)
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind: Any = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind not in _KINDS:
+            raise invalid_value(
+                f"tools[{index}].type",
+                f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
+                "tools are those of the Responses API.",
+            )
+        _check_nested(tool, f"tools[{index}]")
+    _check_nested(choice, "tool_choice")
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    entries = allowed.get("tools") if isinstance(allowed, dict) else None
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        _check_nested(entry, f"tool_choice.allowed_tools.tools[{index}]")
     if choice == "any":  # as clients of Mistral's models say it
         choice = "required"
     return {name: value for name, value in (("tools", tools), ("tool_choice", choice)) if value is not None}
 
 
-def _check_kind(tool: object, at: str) -> None:
-    """Refuse a tool that only the Responses API has."""
-    kind: Any = tool.get("type") if isinstance(tool, dict) else None
-    if isinstance(kind, str) and kind not in _KINDS:
-        raise invalid_value(
-            f"{at}.type",
-            f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
-            "tools are those of the Responses API.",
-        )
-    _check_nested(tool, at)
-
-
 def _check_nested(tool: object, at: str) -> None:
-    """Refuse a function or a custom tool without the object in which chats have it."""
+    """Refuse a function or a custom tool without the object in which chats have it, and a choice of one."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if isinstance(tool, dict) and kind in ("function", "custom") and "name" not in tool:
         if tool.get(kind) is None:
             raise missing(f"{at}.{kind}")
         if not isinstance(tool[kind], dict):
             raise wrong_type(f"{at}.{kind}", "an object", tool[kind])
-
-
-def _check_choice(choice: object) -> None:
-    """Refuse a `tool_choice` that names a tool without the object in which chats have its name."""
-    _check_nested(choice, "tool_choice")
-    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
-    entries = allowed.get("tools") if isinstance(allowed, dict) else None
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        _check_nested(entry, f"tool_choice.allowed_tools.tools[{index}]")
 
 
 def _old_tools(functions: object, call: object) -> JsonObject:

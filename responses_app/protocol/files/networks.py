@@ -126,14 +126,13 @@ def without_values(declared: JsonObject) -> JsonObject:
         policy = container.get("network_policy") if isinstance(container, dict) else None
         secrets = policy.get("domain_secrets") if isinstance(policy, dict) else None
         if isinstance(container, dict) and isinstance(policy, dict) and secrets is not None:
-            names = ("domain", "name")
-            each_without = [{name: each[name] for name in names if name in each} for each in _objects(secrets)]
-            changed[at] = {**container, "network_policy": {**policy, "domain_secrets": each_without}}
+            without = [
+                {name: each[name] for name in ("domain", "name") if name in each}
+                for each in (secrets if isinstance(secrets, list) else ())
+                if isinstance(each, dict)
+            ]
+            changed[at] = {**container, "network_policy": {**policy, "domain_secrets": without}}
     return changed
-
-
-def _objects(value: object) -> list[JsonObject]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _domain(text: str, at: str) -> Domain:

@@ -199,7 +199,9 @@ def words_of(text: str) -> Iterator[str]:
     if text.isascii():  # twice as fast
         yield from (word[:MAX_WORD] for word in _ASCII.findall(text.lower()))
         return
-    for word in _WORDS.findall(_plain(text)):
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
+    # Together again what is left: Korean syllables are split by NFKD, too.
+    for word in _WORDS.findall(unicodedata.normalize("NFKC", plain)):
         if word.isascii() or _UNSPACED.search(word) is None:
             yield word[:MAX_WORD]
         else:
@@ -221,12 +223,6 @@ def terms_of(query: str) -> list[str]:
     every = dict.fromkeys(words_of(query[:MAX_QUERY]))
     telling = [word for word in every if word not in _COMMON]
     return (telling or list(every))[:MAX_TERMS]
-
-
-def _plain(text: str) -> str:
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
-    # Together again what is left: Korean syllables are split by NFKD, too.
-    return unicodedata.normalize("NFKC", plain)
 
 
 CONSTANT = 60  # of the method, as Cormack et al. (2009) chose it: what is first counts little more than what is third

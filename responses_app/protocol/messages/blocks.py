@@ -19,7 +19,7 @@ from pydantic import Field
 
 from engine import orjson
 from engine.formats.base import Unanswered
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.calls import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
@@ -275,12 +275,8 @@ def _message(value: object, at: str) -> Message:
     if role is None:
         raise missing(f"{at}.role")
     if not isinstance(role, str) or role not in MESSAGES:
-        raise invalid_request(
-            f"Invalid value for '{at}.role': {str(role)[:80]!r}. Supported values are: "
-            f"{', '.join(map(repr, MESSAGES))}.",
-            param=f"{at}.role",
-            code="invalid_value",
-        )
+        known = ", ".join(map(repr, MESSAGES))
+        raise invalid_value(f"{at}.role", f"{str(role)[:80]!r}. Supported values are: {known}.")
     return validate(MESSAGES[role], value, at=at)
 
 

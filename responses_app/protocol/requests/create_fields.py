@@ -21,7 +21,7 @@ from responses_app.protocol.fields import (
     ClientModel,
     Metadata,
     Refused,
-    missing,
+    one_of,
     or_text,
     validate,
     wrong_type,
@@ -175,16 +175,7 @@ def parse_text_format(value: object) -> TextFormat:
         return PlainText()
     if not isinstance(value, dict):
         raise wrong_type(FORMAT_AT, "an object", value)
-    kind = value.get("type")
-    if kind is None:
-        raise missing(f"{FORMAT_AT}.type")
-    if not isinstance(kind, str):
-        raise wrong_type(f"{FORMAT_AT}.type", "a string", kind)
-    if kind not in FORMATS:
-        raise invalid_value(
-            f"{FORMAT_AT}.type", f"{kind[:80]!r}. Supported values are: {', '.join(repr(each) for each in FORMATS)}."
-        )
-    return validate(FORMATS[kind], value, at=FORMAT_AT)
+    return validate(FORMATS[one_of(f"{FORMAT_AT}.type", value.get("type"), FORMATS)], value, at=FORMAT_AT)
 
 
 STRUCTURED_AT = "structured_outputs"

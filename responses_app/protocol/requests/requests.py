@@ -217,7 +217,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     request = validate(CreateRequest, {**read, **parsed})
     _check_together(request)
     if request.structured_outputs is not None:
-        request = request.model_copy(update={"held": _held(request)})
+        request = request.model_copy(update={"held": held_text(request.structured_outputs)})
     check_create(request)
     if request.metadata:
         check_metadata(request.metadata)
@@ -245,17 +245,6 @@ def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
     return request.model_copy(update={"tool_choice": choice})
 
 
-def _held(request: CreateRequest) -> HeldText | None:
-    assert request.structured_outputs is not None
-    if not isinstance(request.text_format, PlainText):
-        raise invalid_request(
-            "Mutually exclusive parameters: 'structured_outputs' and 'text.format'. Send one of them.",
-            param="structured_outputs",
-            code="mutually_exclusive_parameters",
-        )
-    return held_text(request.structured_outputs)
-
-
 def _check_window(request: CreateRequest) -> None:
     """Refuse a response that may take hours where its client waits for it, or asks for another urgency."""
     why = ""
@@ -277,23 +266,25 @@ def _check_together(request: CreateRequest) -> None:
     if options is not None and options.window_seconds is not None:
         _check_window(request)
     if request.conversation and request.previous_response_id:
-        raise invalid_request(
-            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Each says what comes before; "
-            "send one of them.",
-            param="conversation",
-            code="mutually_exclusive_parameters",
-        )
+        both = "'previous_response_id' and 'conversation'. Each says what comes before; send one of them."
+        raise _mutually_exclusive("conversation", both)
     if request.with_agents:
         _check_agents(request)
     if request.request_id in _RESERVED_IDS:
         raise invalid_value("request_id", f"{request.request_id!r} is part of the API's paths. Choose another id.")
     if request.previous_input_messages and (request.previous_response_id or request.conversation):
-        raise invalid_request(
-            "Mutually exclusive parameters: 'previous_input_messages' and what continues a response or a conversation. "
-            "Each says what comes before; send one of them.",
-            param="previous_input_messages",
-            code="mutually_exclusive_parameters",
+        raise _mutually_exclusive(
+            "previous_input_messages",
+            "'previous_input_messages' and what continues a response or a conversation. Each says what comes before; "
+            "send one of them.",
         )
+    if request.structured_outputs is not None and not isinstance(request.text_format, PlainText):
+        both = "'structured_outputs' and 'text.format'. Send one of them."
+        raise _mutually_exclusive("structured_outputs", both)
+
+
+def _mutually_exclusive(param: str, both: str) -> ApiError:
+    return invalid_request(f"Mutually exclusive parameters: {both}", param=param, code="mutually_exclusive_parameters")
 
 
 def check_beta(header: str | None) -> None:
@@ -486,9 +477,8 @@ def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
     Functions that the model calls if it likes can be had without: then their arguments may be wrong. The grammar of a
     custom tool cannot: what its client gets has to follow it.
     """
-    if (
-        request.tool_choice.mode == "required" or request.tool_choice.allowed is not None
-    ):  # the model is shown all of its tools
+    # The model is shown all of its tools.
+    if request.tool_choice.mode == "required" or request.tool_choice.allowed is not None:
         return "tool_choice"
     if not isinstance(request.answer.content, AnyText):
         return request.answer.at

@@ -5,7 +5,7 @@ Those that a server runs are `server_tools`'s to read; whether they can be had h
 `client_tools`'s to say, but for what may stand in their calls: that takes the engine's grammars (`content_of`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -23,6 +23,7 @@ from responses_app.protocol.fields import (
     ToolModel,
     missing,
     note_ignored,
+    one_of,
     text_at,
     validate,
     wrong_type,
@@ -184,6 +185,7 @@ CLIENT_TOOLS: Mapping[str, type[ToolModel]] = {
     "computer": Screen,
     "computer_use_preview": Screen,
 }
+_KINDS = dict.fromkeys((*CLIENT_TOOLS, *ITEMS))  # of all tools
 
 
 def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
@@ -221,13 +223,11 @@ def callable_tools(echoed: list[JsonObject]) -> ClientTools:
 def _tool(tool: object, at: str) -> JsonObject:
     if not isinstance(tool, dict):
         raise wrong_type(at, "an object", tool)
-    kind = text_at(f"{at}.type", tool.get("type"))
+    kind = one_of(f"{at}.type", tool.get("type"), _KINDS)
     if kind == "namespace":
         return _namespace(tool, at)
     if kind in ("function", "custom"):
         return _callable(tool, at, namespace=None)
-    if kind not in CLIENT_TOOLS and kind not in ITEMS:
-        raise _unknown_kind(kind, (*CLIENT_TOOLS, *ITEMS), at)
     if tool.get("async") is not None:
         raise _unknown_parameter(f"{at}.async")
     if item_of(tool) is not None:
@@ -302,9 +302,7 @@ def _namespace(tool: JsonObject, at: str) -> JsonObject:
         where = f"{at}.tools[{index}]"
         if not isinstance(member, dict):
             raise wrong_type(where, "an object", member)
-        kind = text_at(f"{where}.type", member.get("type"))
-        if kind not in ("function", "custom"):
-            raise _unknown_kind(kind, ("function", "custom"), where)
+        one_of(f"{where}.type", member.get("type"), ("function", "custom"))
         members.append(_callable(member, where, namespace=namespace.name))
     return {
         "type": "namespace",
@@ -321,10 +319,6 @@ def _is_strict(parameters: JsonObject | None) -> bool:
     except SharedBudgetSpent as spent:
         message = f"Invalid value for 'tools'. {spent.reason}"
         raise invalid_request(message, param="tools", code="invalid_value") from spent
-
-
-def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:
-    return invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {', '.join(map(repr, kinds))}.")
 
 
 def _unknown_parameter(param: str) -> ApiError:
@@ -533,7 +527,7 @@ def _named(value: JsonObject, kind: str, tools: ClientTools, at: str) -> tuple[C
         return tool, {"type": kind}
     if kind in SCREENS:
         raise unsupported_parameter(PARAM, NO_SCREEN)
-    known = ", ".join(repr(each) for each in ("function", "custom", "allowed_tools", *CLIENT_KINDS, *ITEMS))
+    known = ", ".join(map(repr, ("function", "custom", "allowed_tools", *CLIENT_KINDS, *ITEMS)))
     raise invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {known}.")
 
 

@@ -6,7 +6,7 @@ What it would say is read from the log probabilities of that token, as vLLM's st
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any, ClassVar, Literal
@@ -142,14 +142,12 @@ def _with_texts(value: Any) -> Any:
     """Return an input whose JSON parts are text, as the model reads them."""
     if not isinstance(value, list):
         return value
-    return [_with_text_parts(item) if isinstance(item, dict) else item for item in value]
-
-
-def _with_text_parts(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    content = item.get("content")
-    if not isinstance(content, list):
-        return item
-    return {**item, "content": [_as_text(part) for part in content]}
+    return [
+        {**item, "content": [_as_text(part) for part in item["content"]]}
+        if isinstance(item, dict) and isinstance(item.get("content"), list)
+        else item
+        for item in value
+    ]
 
 
 def _as_text(part: Any) -> Any:
@@ -189,7 +187,12 @@ def question_text(question: Question, labelled: Sequence[Sequence[str]]) -> str:
     """Return the question as the model reads it, behind the input; `labelled` are its `labels`."""
     names = [forms[0] for forms in labelled]
     called = "number" if names[0] in NUMBERS else "letter"
-    text = f"Question about the input above: {_instructions(question.instructions)}"
+    asked = question.instructions
+    if not isinstance(asked, str):
+        asked = "\n".join(
+            part.text if isinstance(part, InstructionText) else orjson.dumps(part.data).decode() for part in asked
+        )
+    text = f"Question about the input above: {asked}"
     match question:
         case Predicate():
             return f"{text}\n\nIs it true? Answer with yes or no only."
@@ -200,14 +203,6 @@ def question_text(question: Question, labelled: Sequence[Sequence[str]]) -> str:
             levels = [(each.label, each.description) for each in question.levels]
             return f"{text}\n\nThe levels, from the lowest to the highest:\n{_listed(names, levels)}\n\nAnswer with " \
                 f"the {called} of one level only."  # fmt: skip
-
-
-def _instructions(instructions: str | Sequence[InstructionText | InstructionJson]) -> str:
-    if isinstance(instructions, str):
-        return instructions
-    return "\n".join(
-        part.text if isinstance(part, InstructionText) else orjson.dumps(part.data).decode() for part in instructions
-    )
 
 
 def _listed(names: Sequence[str], options: Sequence[tuple[str, str | None]]) -> str:

@@ -162,7 +162,7 @@ class EmbeddingList(TypedDict):
 
 
 def encode_answer(
-    vectors: Sequence["Vector[float]"], *, head: "EmbeddingsHead", tokens: int, encoding: EncodingFormat
+    vectors: Sequence["Vector[float]"], *, head: EmbeddingsHead, tokens: int, encoding: EncodingFormat
 ) -> EncodedAnswer:
     """Write an answer; blocks for some milliseconds where it is a large one."""
     usage: EmbeddingUsage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -171,9 +171,11 @@ def encode_answer(
         described = _described(vectors, rest) if encoding == "bytes" else None
         return EncodedAnswer(b"".join(map(_little_endian, vectors)), "application/octet-stream", described)
     # Each vector by itself: `dumps` keeps the interpreter for itself while it writes, and all at once are megabytes.
+    written = (
+        vector.tolist() if encoding == "float" else b64encode(_little_endian(vector)).decode() for vector in vectors
+    )
     data = b",".join(
-        orjson.dumps(Embedding(object="embedding", index=index, embedding=_written(vector, encoding)))
-        for index, vector in enumerate(vectors)
+        orjson.dumps(Embedding(object="embedding", index=index, embedding=each)) for index, each in enumerate(written)
     )
     # The list is put before the other fields: `rest` without its opening brace follows.
     return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, orjson.dumps(rest)[1:]), "application/json")
@@ -188,10 +190,6 @@ def _described(vectors: Sequence["Vector[float]"], rest: JsonObject) -> str:
         data.append({**described, "start": start, "end": end, "shape": [len(vector)]})
         start = end
     return orjson.dumps({**rest, "data": data}).decode("ascii", errors="replace")
-
-
-def _written(vector: "Vector[float]", encoding: EncodingFormat) -> str | list[float]:
-    return vector.tolist() if encoding == "float" else b64encode(_little_endian(vector)).decode()
 
 
 def _little_endian(vector: "Vector[float]") -> bytes:
