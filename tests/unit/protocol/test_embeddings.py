@@ -1,6 +1,7 @@
 """How vectors are written."""
 
 from array import array
+from base64 import b64encode
 
 import orjson
 import pytest
@@ -19,10 +20,8 @@ def test_an_answer_is_the_json_of_its_parts(numbers: list[list[float]], model: s
     vectors = [array("f", each) for each in numbers]
     head = EmbeddingsHead("embd-1", 7, model)
     content = encode_answer(vectors, head=head, tokens=3, encoding=encoding).content
-    data = [
-        {"object": "embedding", "index": index, "embedding": embeddings._written(vector, encoding)}
-        for index, vector in enumerate(vectors)
-    ]
+    written = [each.tolist() if encoding == "float" else b64encode(each.tobytes()).decode() for each in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(written)]
     usage = {"prompt_tokens": 3, "total_tokens": 3}
     assert content == orjson.dumps({"object": "list", "data": data, **head._asdict(), "usage": usage})
 
