@@ -319,10 +319,7 @@ class ServerClient:
         async with (
             asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
             self._session.post(
-                self.url + path,
-                data=BytesIO(body),
-                headers={"Content-Type": "application/json"},
-                allow_redirects=False,
+                self.url + path, data=BytesIO(body), headers={"Content-Type": "application/json"}, allow_redirects=False
             ) as response,
         ):
             content = await _content(response, MAX_RENDERED)

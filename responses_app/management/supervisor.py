@@ -218,11 +218,7 @@ class Supervisor:
 
     def _ways_to_start(self, order: Order) -> list[Start]:
         """Return how a worker is started: it is forked, or loads the application itself where that is refused."""
-        inherited = {
-            "listener": self._listener.fileno(),
-            "lifeline": self._lifeline,
-            "shares": self._shares.descriptor,
-        }
+        inherited = {"listener": self._listener.fileno(), "lifeline": self._lifeline, "shares": self._shares.descriptor}
 
         async def fork(ends: Ends) -> Process:
             assert self._forks is not None

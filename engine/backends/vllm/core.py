@@ -255,9 +255,7 @@ def _launch(config: Any, engine_args: Any) -> Any:
     vllm_config.spawn_processes()
     try:
         return AsyncLLM.from_vllm_config(
-            config,
-            disable_log_stats=engine_args.disable_log_stats,
-            enable_log_requests=engine_args.enable_log_requests,
+            config, disable_log_stats=engine_args.disable_log_stats, enable_log_requests=engine_args.enable_log_requests
         )
     except Exception as error:
         raise vllm_config.not_loaded(error) from error

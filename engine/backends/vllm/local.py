@@ -308,10 +308,7 @@ class VllmEngine(CheckingEngine):
                 async for output in outputs:
                     failure = take_failure(output, constrained=constrained)
                     chunk = chunk_of(
-                        output,
-                        top_logprobs,
-                        prompt=request.prompt_token_ids,
-                        has_pictures=len(pictures) > 0,
+                        output, top_logprobs, prompt=request.prompt_token_ids, has_pictures=len(pictures) > 0
                     )
                     if chunk.prompt_tokens is not None:
                         self._expansions.learn(pictures, chunk.prompt_tokens - len(request.prompt_token_ids))

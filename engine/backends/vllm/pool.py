@@ -254,11 +254,7 @@ class ReplicaPool:
     """
 
     def __init__(
-        self,
-        servers: ServerList,
-        make: Callable[[str, Collection[Replica]], Replica],
-        *,
-        refresh_seconds: float,
+        self, servers: ServerList, make: Callable[[str, Collection[Replica]], Replica], *, refresh_seconds: float
     ) -> None:
         self._servers = servers
         self._make = make

@@ -139,12 +139,7 @@ def pictures_in(draft: "Tokens[int]") -> list[str]:
     return [part.digest for each in records(draft) for part in body_of(each.said) if isinstance(part, PicturePart)]
 
 
-_TOLD = {
-    "user": PlainKind.USER,
-    "reasoning": PlainKind.REASONING,
-    "call": PlainKind.CALL,
-    "output": PlainKind.OUTPUT,
-}
+_TOLD = {"user": PlainKind.USER, "reasoning": PlainKind.REASONING, "call": PlainKind.CALL, "output": PlainKind.OUTPUT}
 
 
 def plain_messages(message: RenderedMessage) -> list[PlainMessage]:
@@ -221,10 +216,7 @@ def _tool(function: FunctionTool, name: str) -> Json:
         schema = {"type": "object", "properties": {FREEFORM: {"type": "string"}}, "required": [FREEFORM]}
     elif function.schema:
         schema = orjson.loads(function.schema)
-    return {
-        "type": "function",
-        "function": {"name": name, "description": function.description, "parameters": schema},
-    }
+    return {"type": "function", "function": {"name": name, "description": function.description, "parameters": schema}}
 
 
 def conversation_of(said: Iterable[Record], *, vocabulary: str, sight: Sight | None = None) -> ChatConversation:

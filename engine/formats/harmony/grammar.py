@@ -336,11 +336,7 @@ _TYPE = Maybe(
     OneOf(
         (
             in_order(Chars(b" "), OneOf(tuple(Chars(kind.encode()) for kind in _KINDS))),
-            in_order(
-                Maybe(Chars(b" ")),
-                Special(CONSTRAIN),
-                OneOf(tuple(Chars(kind.encode()) for kind in _KINDS)),
-            ),
+            in_order(Maybe(Chars(b" ")), Special(CONSTRAIN), OneOf(tuple(Chars(kind.encode()) for kind in _KINDS))),
         )
     )
 )

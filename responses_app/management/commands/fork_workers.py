@@ -153,11 +153,7 @@ class Command(BaseCommand):
             "--control", type=int, required=True, metavar="DESCRIPTOR", help="a socket from which orders come"
         )
         parser.add_argument(
-            "--says",
-            type=int,
-            required=True,
-            metavar="DESCRIPTOR",
-            help="a pipe to say in that it has loaded",
+            "--says", type=int, required=True, metavar="DESCRIPTOR", help="a pipe to say in that it has loaded"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

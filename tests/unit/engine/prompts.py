@@ -32,10 +32,7 @@ def users(*texts: str) -> list[int]:
 
 
 def called(name: str, output: str) -> list[int]:
-    return [
-        *render_call(f"functions.{name}", "{}").tokens,
-        *render_tool_output(f"functions.{name}", output).tokens,
-    ]
+    return [*render_call(f"functions.{name}", "{}").tokens, *render_tool_output(f"functions.{name}", output).tokens]
 
 
 def prompt(*texts: str, before: list[int] | None = None, after: list[int] | None = None) -> list[int]:

@@ -78,10 +78,7 @@ def test_a_turn_begins_as_by_the_library() -> None:
 
 
 _declared = st.builds(
-    FunctionTool,
-    name=st.sampled_from(["open", "g.h"]),
-    description=unicode_texts,
-    schema=st.sampled_from(["", SCHEMA]),
+    FunctionTool, name=st.sampled_from(["open", "g.h"]), description=unicode_texts, schema=st.sampled_from(["", SCHEMA])
 )
 _namespaces = st.lists(
     st.builds(

@@ -78,11 +78,7 @@ async def test_it_is_tried_with_a_token_of_any_vocabulary(
     ],
 )
 async def test_what_it_answers_instead_is_told(
-    servers: list[RenderingVllm],
-    engine: VllmServerEngine,
-    status: int,
-    answer: Any,
-    expected: type[EngineError],
+    servers: list[RenderingVllm], engine: VllmServerEngine, status: int, answer: Any, expected: type[EngineError]
 ) -> None:
     for server in servers:
         server.answer = (status, answer)

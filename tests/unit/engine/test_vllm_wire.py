@@ -215,10 +215,7 @@ def test_an_unlikely_token_is_not_an_alternative() -> None:
         "token_id": 9,
         "logprob": -8.0,
         "rank": 40,
-        "top_logprobs": [
-            {"token_id": 9, "logprob": -8.0, "rank": 40},
-            {"token_id": 1, "logprob": -0.5, "rank": 1},
-        ],
+        "top_logprobs": [{"token_id": 9, "logprob": -8.0, "rank": 40}, {"token_id": 1, "logprob": -0.5, "rank": 1}],
     }
     choice = {"logprobs": {"content": [entry]}}
     assert GENERATE.logprobs(choice, 2) == [TokenLogprob(9, -8.0, ((1, -0.5),))]

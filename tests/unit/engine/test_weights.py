@@ -305,10 +305,7 @@ async def test_of_a_turn_across_a_change_nobody_knows_more_before_its_end(
     chunks += [chunk async for chunk in turn]
     assert_whole(chunks)
     assert chunks[0].weights_version == "default"
-    assert {(chunk.weights_version, chunk.newest) for chunk in chunks[1:-1]} <= {
-        ("default", None),
-        (UNKNOWN, "v1"),
-    }
+    assert {(chunk.weights_version, chunk.newest) for chunk in chunks[1:-1]} <= {("default", None), (UNKNOWN, "v1")}
     assert chunks[-2].weights_version == UNKNOWN
     assert chunks[-1].weights is not None
     assert [span.version for span in chunks[-1].weights] == ["default", "v1"]
