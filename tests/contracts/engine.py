@@ -28,19 +28,16 @@ class StartedEngine:
 
 
 def ask(prompt: list[int], *, max_output_tokens: int | None = None) -> GenerationRequest:
-    """Return a request with an id of its own; the same prompt gets the same completion."""
     sampling = SamplingOptions(max_output_tokens=max_output_tokens, temperature=0.0, stop_token_ids=STOP_TOKENS)
     return GenerationRequest(request_id=f"contract-{next(_numbers)}", prompt_token_ids=prompt, sampling=sampling)
 
 
 async def collect(engine: BaseEngine, request: GenerationRequest, *, seconds: float = PATIENCE) -> list[TokenChunk]:
-    """Return all chunks of a generation."""
     async with asyncio.timeout(seconds), aclosing(engine.generate(request)) as chunks:
         return [chunk async for chunk in chunks]
 
 
 def joined(chunks: list[TokenChunk]) -> list[int]:
-    """Return the tokens of chunks."""
     return [token for chunk in chunks for token in chunk.token_ids]
 
 
@@ -64,7 +61,6 @@ class EngineContract:
 
     @pytest.fixture
     def new_engine(self) -> BaseEngine:
-        """Return an engine that is not started."""
         raise NotImplementedError
 
     def short_prompt(self) -> list[int]:
@@ -76,7 +72,6 @@ class EngineContract:
         raise NotImplementedError
 
     def ask(self, prompt: list[int], *, max_output_tokens: int | None = None) -> GenerationRequest:
-        """Return a request with an id of its own, which ends at the tokens that end a turn."""
         return ask(prompt, max_output_tokens=max_output_tokens)
 
     def assert_whole(self, chunks: list[TokenChunk]) -> None:
@@ -88,13 +83,11 @@ class EngineContract:
 
     @pytest.fixture
     async def started(self, new_engine: BaseEngine) -> AsyncIterator[StartedEngine]:
-        """Start an engine, and close it at the end."""
         yield StartedEngine(new_engine, await new_engine.start())
         await new_engine.aclose()
 
     @pytest.fixture
     def engine(self, started: StartedEngine) -> BaseEngine:
-        """Return a started engine."""
         return started.engine
 
     async def test_it_says_what_it_is(self, started: StartedEngine) -> None:
@@ -213,7 +206,6 @@ class EngineContract:
         await self.assert_unavailable(new_engine)
 
     async def assert_unavailable(self, engine: BaseEngine) -> None:
-        """Assert that the engine takes nothing."""
         with pytest.raises(EngineUnavailable):
             await engine.health()
         with pytest.raises(EngineUnavailable):

@@ -310,7 +310,6 @@ def refusal(environ: dict[str, str]) -> str:
 
 
 def assert_is_one_sentence(text: str) -> None:
-    """Assert that an operator can read this."""
     assert re.fullmatch(r"[A-Z][^\n]*\.", text)
     assert len(text) < 250
     assert "None" not in text

@@ -32,7 +32,6 @@ _home = pytest.fixture(autouse=True)(home_without_agents)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
-    """Return what a call that works prints to both outputs."""
     assert main(["configure", *words]) == 0
     return capsys.readouterr()
 

@@ -20,7 +20,6 @@ from responses_app.extensions.conformance import shapes
 
 
 def flat(kind: Any) -> Iterator[Any]:
-    """Yield the members of a union of unions."""
     if typing.get_origin(kind) is typing.Annotated:
         yield from flat(typing.get_args(kind)[0])
     elif typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -45,7 +44,6 @@ def plain(annotation: Any) -> set[type]:
 
 
 def required(model: type[BaseModel], *, but: tuple[str, ...] = ()) -> dict[str, set[type]]:
-    """Return the fields that a type of an SDK requires."""
     fields = model.model_fields.items()
     return {name: plain(field.annotation) for name, field in fields if field.is_required() and name not in but}
 

@@ -96,8 +96,6 @@ async def test_what_goes_wrong_is_told_and_ends_nothing(caplog: pytest.LogCaptur
 
 @dataclass
 class Loop:
-    """A loop whose clock stands still."""
-
     now: float
 
     def time(self) -> float:

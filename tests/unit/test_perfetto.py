@@ -9,7 +9,6 @@ AT = 1_700_000_000_000
 
 
 def timeline(*, ended: int | None) -> Timeline:
-    """Return that of two turns with a tool between them."""
     kinds = [
         (PhaseKind.QUEUE, 1, 0, 10, ""),
         (PhaseKind.PREFILL, 1, 10, 30, ""),

@@ -12,8 +12,6 @@ from responses_app.wiring.site import LAST_ROWS_SECONDS, LAST_WORDS_SECONDS, Sit
 
 
 class Done(mock.Mock):
-    """A mock whose methods may be awaited."""
-
     def __await__(self) -> Iterator[None]:
         return iter(())
 

@@ -22,13 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of the model with gpt-oss's vocabulary."""
     return write_harmony_model(tmp_path_factory.mktemp("gguf"))
 
 
 @pytest.fixture(scope="session")
 def llama(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
-    """A llama-server that all tests share."""
     with LlamaServer(tmp_path_factory.mktemp("llama"), gguf, context=CONTEXT) as server:
         yield server
 
@@ -45,24 +43,20 @@ def own_llama(gguf: Path, tmp_path: Path) -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="session")
 def front(llama: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Daphne with ENGINE=llama-server."""
     with front_of(llama, tmp_path_factory.mktemp("front")) as server:
         yield server
 
 
 @pytest.fixture
 def client(front: Server) -> Iterator[OpenAI]:
-    """An unmodified SDK."""
     with sdk_of(front) as client:
         yield client
 
 
 def front_of(llama: LlamaServer, folder: Path, **settings: object) -> Server:
-    """Return a server of ours over a llama-server; it is not started."""
     own = {"engine": "llama-server", "engine_url": llama.url, "engine_api_key": API_KEY, "model_name": MODEL}
     return Server(folder, **{**own, **settings})
 
 
 def engine_over(llama: LlamaServer, **options: object) -> LlamaServerEngine:
-    """Return an engine over a llama-server; it is not started."""
     return LlamaServerEngine(model="", options={"urls": [llama.url], "api_key": API_KEY, **options})

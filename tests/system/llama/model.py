@@ -25,7 +25,6 @@ def words(number: int, begin: int = 3000) -> list[int]:
 
 
 def harmony_vocabulary() -> Vocabulary:
-    """Return gpt-oss's vocabulary as its GGUF has it."""
     tokens = ["".join(_SPELLED[byte] for byte in token_bytes(token)) for token in range(SPECIAL_TOKENS.start)]
     tokens += [token_bytes(token).decode() for token in range(SPECIAL_TOKENS.start, SIZE)]
     template = "{{ messages[0].content }}"
@@ -72,7 +71,6 @@ def write_harmony_model(folder: Path) -> Path:
 
 
 def prompt(cue: int) -> list[int]:
-    """Return a prompt that has the model say what a cue stands for."""
     return [*encode_harmony(f"<|start|>user<|message|>Please say{spelled(cue)} now.<|end|>"), *generation_start()]
 
 

@@ -31,12 +31,10 @@ class LlamaServer(EngineProcess):
         self._context = context
 
     def running(self) -> int:
-        """Return how many generations its slots run now."""
         slots = self._client.get("/slots").raise_for_status().json()
         return sum(bool(slot["is_processing"]) for slot in slots)
 
     def post(self, path: str, /, **body: object) -> httpx.Response:
-        """Ask it itself."""
         return self._client.post(path, json=body, timeout=60)
 
     def cpu_seconds(self) -> float:
@@ -50,7 +48,6 @@ class LlamaServer(EngineProcess):
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let a stopped one go on."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 

@@ -43,7 +43,6 @@ def qwen(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """An SDK that asks a server over that model."""
     folder = tmp_path_factory.mktemp("qwen")
     write_tokenizer(QWEN, folder)
     settings = {"model_format": "chat-template", "tokenizer": folder, "model": "qwen"}

@@ -26,19 +26,16 @@ GREEDY = {"temperature": 0.0, "stop_token_ids": STOP_TOKENS}
 
 
 def ask(cue: int, **sampling: Any) -> GenerationRequest:
-    """Return a request for what a cue stands for."""
     options = SamplingOptions().but(**{**GREEDY, **sampling})  # also what no API takes
     return GenerationRequest(request_id=f"llama-{cue}", prompt_token_ids=prompt(cue), sampling=options)
 
 
 async def exhaust(chunks: AsyncIterable[object]) -> None:
-    """Read to the end."""
     async for _ in chunks:
         pass
 
 
 async def problem_of_start(engine: LlamaServerEngine) -> str | None:
-    """Start an engine; return why it cannot be now."""
     try:
         await engine.start()
     except EngineUnavailable as error:
@@ -48,7 +45,6 @@ async def problem_of_start(engine: LlamaServerEngine) -> str | None:
 
 @pytest.fixture
 async def engine(llama: LlamaServer) -> Any:
-    """A started engine."""
     engine = engine_over(llama)
     await engine.start()
     yield engine

@@ -23,7 +23,6 @@ PORT = "8080"
 
 
 def lines() -> list[list[str]]:
-    """Return the words of the page's three commands."""
     codes = [block.code.replace("\\\n", " ") for block in blocks_of(DOCS / "how-to" / "laptop.md")]
     return [shlex.split(code) for code in codes[:3]]
 

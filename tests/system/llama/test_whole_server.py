@@ -83,7 +83,6 @@ def computed_twice(turns: list[Response]) -> int:
 
 
 def sampled_of(turns: list[Response]) -> int:
-    """Return how many tokens the last prompt had."""
     assert turns[-1].usage is not None
     return turns[-1].usage.input_tokens
 

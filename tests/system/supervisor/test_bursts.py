@@ -30,13 +30,11 @@ class Alone(Supervised):
     """`serve` without workers."""
 
     def start(self, *, wait: bool = True) -> "Alone":
-        """Start, and wait until it is ready."""
         Server.start(self, wait=wait)
         return self
 
 
 def start(way: str, folder: Path) -> Server:
-    """Return a server that is to be started in one of the ways in which users start it."""
     if way in ("daphne", "uvicorn"):
         return Server(folder, kind=way)
     return Alone(folder, workers=1) if way == "serve" else Supervised(folder, workers=2)
@@ -44,7 +42,6 @@ def start(way: str, folder: Path) -> Server:
 
 @contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    """Let a server accept nothing meanwhile."""
     assert server.process is not None
     pids = (server.pids() if isinstance(server, Supervised) else []) or [server.process.pid]
     for pid in pids:
@@ -57,7 +54,6 @@ def stopped(server: Server) -> Iterator[None]:
 
 
 def connect(port: int, opened: ExitStack) -> socket.socket:
-    """Begin to connect."""
     one = opened.enter_context(socket.socket())
     one.setblocking(False)
     one.connect_ex(("127.0.0.1", port))
@@ -72,7 +68,6 @@ def was_tried_again(one: socket.socket) -> bool:
 
 
 def ready(sockets: list[socket.socket], event: int, seconds: float) -> Iterator[socket.socket]:
-    """Yield each socket as soon as it can be read, or written."""
     deadline = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for each in sockets:

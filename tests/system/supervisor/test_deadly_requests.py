@@ -47,7 +47,6 @@ def answer(served: Supervised, path: str, body: JsonObject | None = None) -> Jso
 
 
 def answered(served: Supervised, path: str, body: JsonObject | None = None) -> JsonObject:
-    """Send a request as clients do, again and again, until it is answered."""
     found: list[JsonObject] = []
 
     def asks() -> bool:

@@ -71,11 +71,9 @@ class Forks:
         self._inherited = [*os.pipe(), os.memfd_create("shares")]
 
     def does(self, what: str) -> None:
-        """From now on fork servers and workers do this."""
         (self.folder / "does").write_text(what)
 
     def start(self, number: int) -> WorkerProcess:
-        """Start a worker."""
         worker = WorkerProcess(number, hears=lambda *_: None, ended=self.ended.__setitem__)
         self.workers.append(worker)
         worker.start(partial(self._fork, number), partial(run_program, ["serve_worker"], []))
@@ -86,12 +84,10 @@ class Forks:
         return self.client.fork(Order(number, at_once=False), Descriptors(**inherited, **ends._asdict()))
 
     def servers(self) -> list[int]:
-        """Return the fork servers that were started."""
         file = self.folder / "servers"
         return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
     async def close(self) -> None:
-        """End all."""
         for worker in self.workers:
             worker.send(signal.SIGKILL)
         await eventually(lambda: len(self.ended) == len(self.workers))
@@ -103,7 +99,6 @@ class Forks:
 
 @pytest.fixture
 def adopts() -> Iterator[None]:
-    """Have this process get the orphans below it as children, as the first one of a container does."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     yield

@@ -31,13 +31,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
 
 
 def fork_server(served: Supervised) -> int:
-    """Return the one fork server, once it is the only one."""
     served.wait_for(lambda: len(served.fork_servers()) == 1)
     return served.fork_servers()[0]
 
 
 def kill_one(served: Supervised, victim: int) -> None:
-    """Kill a worker; wait until one more serves."""
     before = served.output.count(" serves\n")
     os.kill(victim, signal.SIGKILL)
     served.wait_for_line(" serves\n", count=before + 1)

@@ -41,7 +41,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
 
 @pytest.fixture
 def served(ended: Supervised) -> Supervised:
-    """The same, running."""
     if not ended.is_running:
         ended.start()
     return ended
@@ -62,7 +61,6 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
 
 
 def read_to_the_end(connection: ClientConnection) -> None:
-    """Read until the server closes."""
     for _ in connection:
         pass
     raise connection.protocol.close_exc
@@ -241,7 +239,6 @@ def test_connections_are_shared_out_evenly(steady: Supervised) -> None:
 
 
 def sockets_of(pid: int) -> int:
-    """Return how many sockets a process has open."""
     count = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # it was closed meanwhile
@@ -250,5 +247,4 @@ def sockets_of(pid: int) -> int:
 
 
 def resident(pid: int) -> int:
-    """Return what a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

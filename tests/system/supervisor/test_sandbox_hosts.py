@@ -34,7 +34,6 @@ class House:
         self.http = httpx.Client(base_url=server.base_url, timeout=60, headers={"connection": "close"})  # any worker
 
     def make(self) -> str:
-        """Make a container; return its id."""
         answer = self.http.post("/containers", json={"name": "x"})
         assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])
@@ -48,7 +47,6 @@ class House:
             self.http.delete(f"/containers/{container_of(used)}").raise_for_status()  # it is in nobody's way
 
     def clear(self) -> None:
-        """End all containers."""
         for each in self.http.get("/containers?limit=100").json()["data"]:
             self.http.delete(f"/containers/{each['id']}").raise_for_status()
 
@@ -84,7 +82,6 @@ def _clear(house: House) -> None:
 
 
 def container_of(response: dict[str, Any]) -> str:
-    """Return the container that the code of a response has run in."""
     (call,) = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
     return str(call["container_id"])
 

@@ -45,7 +45,6 @@ def large(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Itera
 
 
 def serve(folder: Path, **settings: object) -> Iterator[Supervised]:
-    """Yield a server with two workers; its host ends with it."""
     hosts: list[int] = []
     with Supervised(folder, workers=2, **SETTINGS, **settings) as server:
         yield server
@@ -54,14 +53,12 @@ def serve(folder: Path, **settings: object) -> Iterator[Supervised]:
 
 
 def hosts_of(server: Supervised) -> list[int]:
-    """Return the hosts of containers that live."""
     assert server.process is not None
     pids = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     return [int(pid) for each in pids for pid in each.read_text().split() if " sandboxes " in command_line(int(pid))]
 
 
 def run(server: Supervised, code: str, **more: Any) -> dict[str, Any]:
-    """Have code run in a response; return the response."""
     with httpx.Client(base_url=server.base_url, timeout=60) as http:
         answer = http.post("/responses", json={**ASKED, "input": f"python: {code}", **more})
         assert answer.status_code == 200, answer.text
@@ -69,13 +66,11 @@ def run(server: Supervised, code: str, **more: Any) -> dict[str, Any]:
 
 
 def output_of(response: dict[str, Any]) -> str:
-    """Return what the code of a response has printed."""
     (call,) = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
     return "".join(each["logs"] for each in call["outputs"])
 
 
 def kill_workers(server: Supervised) -> None:
-    """Kill all workers, and wait until one serves again."""
     before = server.output.count(" serves\n")
     for pid in server.pids():
         os.kill(pid, signal.SIGKILL)
@@ -105,7 +100,6 @@ def begun(server: Supervised, until: str, **asked: Any) -> str:
 
 
 def ended(server: Supervised, id: str) -> dict[str, Any]:
-    """Return a response once it has ended."""
 
     def stored() -> dict[str, Any]:
         with httpx.Client(base_url=server.base_url, timeout=60) as http:

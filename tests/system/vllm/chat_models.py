@@ -11,7 +11,6 @@ MAX_MODEL_LEN = 2048
 
 
 def write_model(family: Family, folder: Path) -> None:
-    """Write the folder of a family's model: its configuration and its tokenizer."""
     family.write(folder)
     qwen = family is QWEN
     config = {

@@ -54,8 +54,6 @@ def write_script(path: Path) -> str:
 
 
 class QwenServer(VllmProcess):
-    """`vllm serve` with the Qwen3-like model."""
-
     def __init__(self, folder: Path) -> None:
         self.model = folder / "qwen"
         write_model(QWEN, self.model)
@@ -77,8 +75,6 @@ class QwenServer(VllmProcess):
 
 
 class LlamaFront(LoadingServer):
-    """ENGINE=vllm with the Llama-like model."""
-
     def __init__(self, folder: Path) -> None:
         write_model(LLAMA, folder / "llama")
         options = {

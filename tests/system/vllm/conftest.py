@@ -77,7 +77,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A vLLM server process."""
     with VllmServer(tmp_path_factory.mktemp("vllm")) as server:
         yield server
 
@@ -95,7 +94,6 @@ def seeded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServ
 
 @asynccontextmanager
 async def started(engine: BaseEngine) -> AsyncIterator[StartedEngine]:
-    """Start an engine, and close it at the end."""
     async with asyncio.timeout(START_SECONDS):
         info = await engine.start()
     try:
@@ -114,7 +112,6 @@ async def local_engine() -> AsyncIterator[StartedEngine]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def server_engine(vllm_server: VllmServer) -> AsyncIterator[StartedEngine]:
-    """An engine over the vLLM server."""
     options = {"urls": [vllm_server.url], "api_key": API_KEY}
     async with started(VllmServerEngine(model=SERVED_MODEL, options=options)) as engine:
         yield engine
@@ -122,7 +119,6 @@ async def server_engine(vllm_server: VllmServer) -> AsyncIterator[StartedEngine]
 
 @pytest.fixture(scope="session")
 def front_of_server(vllm_server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Daphne with ENGINE=vllm-server."""
     with Server(
         tmp_path_factory.mktemp("vllm-server"),
         engine="vllm-server",
@@ -143,28 +139,24 @@ def front_that_loads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loadi
 
 @pytest.fixture(scope="session")
 def front_with_vllm(front_that_loads: LoadingServer) -> Server:
-    """Daphne with ENGINE=vllm, ready."""
     front_that_loads.wait_until("/ready", 200)
     return front_that_loads
 
 
 @pytest.fixture(scope="session")
 def qwen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QwenServer]:
-    """A vLLM server with the Qwen3-like model."""
     with QwenServer(tmp_path_factory.mktemp("vllm-qwen")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def front_of_qwen(qwen_server: QwenServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Daphne over it."""
     with Server(tmp_path_factory.mktemp("front-of-qwen"), **qwen_server.settings) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def front_with_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Daphne with the Llama-like model in its process."""
     with LlamaFront(tmp_path_factory.mktemp("vllm-llama")) as server:
         server.wait_until("/ready", 200)
         yield server
@@ -172,21 +164,18 @@ def front_with_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 
 @pytest.fixture(params=["front_of_qwen", "front_with_llama"])
 def family_front(request: pytest.FixtureRequest) -> Server:
-    """Each of the two families."""
     server: Server = request.getfixturevalue(request.param)
     return server
 
 
 @pytest.fixture(params=["front_with_vllm", "front_of_server"])
 def front(request: pytest.FixtureRequest) -> Server:
-    """Each of the two, ready."""
     server: Server = request.getfixturevalue(request.param)
     return server
 
 
 @pytest.fixture
 def client(front: Server) -> Iterator[OpenAI]:
-    """An unmodified SDK."""
     with sdk_of(front) as client:
         yield client
 

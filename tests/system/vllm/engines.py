@@ -16,8 +16,6 @@ LOADED_SECONDS = 300.0  # twenty prompts of 2,000 words take 40 s on two cores: 
 
 
 class EngineUnderTest(ABC):
-    """A started engine."""
-
     def __init__(self, started: StartedEngine) -> None:
         self.engine: BaseEngine = started.engine
         self.info = started.info
@@ -27,15 +25,11 @@ class EngineUnderTest(ABC):
         """Return how many requests vLLM's scheduler runs now."""
 
     async def ask(self, prompt: list[int], **fields: object) -> list[TokenChunk]:
-        """Return all chunks of a generation."""
         return await collect(self.engine, request(prompt, **fields), seconds=LOADED_SECONDS)
 
 
 class LocalEngine(EngineUnderTest):
-    """vLLM in this process."""
-
     def running(self) -> int:
-        """Read the metric that the engine core's last step set."""
         from prometheus_client import REGISTRY
 
         families = [family for family in REGISTRY.collect() if family.name == "vllm:num_requests_running"]
@@ -43,21 +37,17 @@ class LocalEngine(EngineUnderTest):
 
 
 class ServerEngine(EngineUnderTest):
-    """vLLM in a server process."""
-
     def __init__(self, started: StartedEngine, server: VllmServer) -> None:
         super().__init__(started)
         self._server = server
 
     def running(self) -> int:
-        """Read the server's metric."""
         return self._server.running()
 
 
 def request(
     prompt: list[int], *, priority: int = 0, cache_salt: str | None = None, affinity: str = "", **sampling: object
 ) -> GenerationRequest:
-    """Return a request with an id of its own."""
     options: dict[str, object] = {"temperature": 0.0, "stop_token_ids": STOP_TOKENS, **sampling}
     return GenerationRequest(
         request_id=f"feature-{next(_numbers)}",

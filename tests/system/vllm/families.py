@@ -38,14 +38,11 @@ class ForcedText(AdapterLogitsProcessor):
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> "Forced":
-        """Return what forces one request."""
         script: Mapping[str, str] = json.loads(self._path.read_text(encoding="utf-8"))[self._family.name]
         return Forced(self._renderer, self._vocabulary, script)
 
 
 class Forced:
-    """One request: what it is to say is found at its first step."""
-
     def __init__(self, renderer: Renderer, vocabulary: Vocabulary, script: Mapping[str, str]) -> None:
         self._renderer = renderer
         self._vocabulary = vocabulary

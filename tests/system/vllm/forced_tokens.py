@@ -33,7 +33,6 @@ class ForcedTokens(AdapterLogitsProcessor):
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> "Forced | None":
-        """Return what forces one request."""
         extra = params.extra_args or {}
         given = extra.get("forced_tokens") or (extra.get("kv_transfer_params") or {}).get("forced_tokens")
         if given:

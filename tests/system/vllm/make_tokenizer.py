@@ -43,7 +43,6 @@ PATTERN = "|".join(
 
 
 def main(folder: str) -> None:
-    """Write the files of the tokenizer into `folder`."""
     encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
     with tempfile.NamedTemporaryFile("wb", suffix=".tiktoken") as vocabulary:
         for token in range(ORDINARY):

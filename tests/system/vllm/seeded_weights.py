@@ -32,7 +32,6 @@ class SeedExtension:
     """What vLLM's workers can do beside their own."""
 
     def seed_weights(self, seed: int) -> None:
-        """Change the weights."""
         if seed < 0:
             raise ValueError("a seed is 0 or more")
         seed_weights(self.model_runner.get_model(), seed)  # type: ignore[attr-defined]  # of vLLM's worker
@@ -40,8 +39,6 @@ class SeedExtension:
 
 @dataclass
 class SeedInit(WeightTransferInitInfo):
-    """Nothing to connect to."""
-
     trainer: str = ""
 
 
@@ -53,8 +50,6 @@ class SeedUpdate(WeightTransferUpdateInfo):
 
 
 class SeedEngine(WeightTransferEngine[SeedInit, SeedUpdate]):
-    """The backend."""
-
     init_info_cls = SeedInit
     update_info_cls = SeedUpdate
 
@@ -65,7 +60,6 @@ class SeedEngine(WeightTransferEngine[SeedInit, SeedUpdate]):
         """Prepare nothing."""
 
     def receive_weights(self, update_info: SeedUpdate) -> None:
-        """Make the weights of their seed."""
         if update_info.seed < 0:
             raise ValueError("the trainer went away")
         seed_weights(self.model, update_info.seed)

@@ -12,7 +12,6 @@ PICTURE_TOKENS = 7  # that a picture becomes: 4, and what stands around them
 
 
 def write_seeing_model(folder: Path) -> None:
-    """Write the folder of the model: its configuration, its tokenizer, and what makes its pictures small."""
     in_parts = "{% for part in message.content %}{{ part.text }}{% endfor %}"  # as Idefics3's own template reads them
     replace(IDEFICS, template=IDEFICS.template.replace("{{ message.content }}", in_parts)).write(folder)
     end, image = IDEFICS.ids[IDEFICS.end], IDEFICS.ids["<image>"]

@@ -61,11 +61,9 @@ class VllmProcess(EngineProcess):
         self._flags = flags
 
     def running(self) -> int:
-        """Return how many requests the scheduler runs now."""
         return int(self.metric("vllm:num_requests_running"))
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric's samples."""
         text = self._client.get("/metrics").raise_for_status().text
         return sum(float(value) for value in re.findall(rf"^{name}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE))
 
@@ -88,8 +86,6 @@ class VllmProcess(EngineProcess):
 
 
 class VllmServer(VllmProcess):
-    """`vllm serve` with the dummy model of gpt-oss's kind."""
-
     def __init__(self, folder: Path, *, flags: Mapping[str, object] = NO_FLAGS, **environ: str) -> None:
         vocabulary = folder / "vocabulary"
         write_vocabulary(vocabulary)
@@ -108,14 +104,12 @@ class VllmServer(VllmProcess):
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Return the processes that run below this one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return [child for child in psutil.Process(pid).children(recursive=True) if _is_alive(child)]
     return []
 
 
 def engine_core(pid: int) -> psutil.Process:
-    """Return the process of vLLM's engine core below this one."""
     return next(child for child in descendants(pid) if "EngineCore" in " ".join(child.cmdline()))
 
 

@@ -39,7 +39,6 @@ class Looks:
         self.server.tool(annotations=READS)(self.look)
 
     async def look(self, text: str) -> str:
-        """Looks."""
         self.heard[text] += 1
         if text == "there":
             self.second.set()

@@ -41,7 +41,6 @@ def options_with(vocabulary: Path) -> dict[str, object]:
 
 
 def cores() -> list[psutil.Process]:
-    """Return the engine cores below this process."""
     return [child for child in descendants(os.getpid()) if "EngineCore" in " ".join(child.cmdline())]
 
 
@@ -55,7 +54,6 @@ def foreign() -> list[psutil.Process]:
 async def local(
     foreign: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[VllmEmbeddings]:
-    """vLLM in this process. The last test closes it."""
     vocabulary = tmp_path_factory.mktemp("vocabulary")
     write_vocabulary(vocabulary)
     engine = VllmEmbeddings(model=str(FOLDER), options=options_with(vocabulary))

@@ -65,7 +65,6 @@ class Sampled:
 
 
 async def turn(vllm: EngineUnderTest, rules: TurnRules, said: str = "", *, tokens: int = 300, seed: int = 0) -> Sampled:
-    """Sample the rest of a turn behind what was said of it."""
     behind = encode_harmony(said)
     grammar = FORMAT.grammar(rules, behind)
     assert grammar is not None
@@ -78,7 +77,6 @@ async def turn(vllm: EngineUnderTest, rules: TurnRules, said: str = "", *, token
 
 
 async def turns(vllm: EngineUnderTest, asked: Sequence[tuple[TurnRules, str]], *, tokens: int = 300) -> list[Sampled]:
-    """Sample many turns, some at once."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(seed: int, rules: TurnRules, said: str) -> Sampled:

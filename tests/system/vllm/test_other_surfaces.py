@@ -27,7 +27,6 @@ WEATHER_OF_TWO = "the weather of Paris and Rome"
 
 
 def asked(text: str) -> list[Any]:
-    """Return the messages of a chat that begins."""
     return [{"role": "user", "content": text}]
 
 
@@ -44,7 +43,6 @@ def likelihood(choice: dict[str, Any]) -> list[Any]:
 
 
 def near(expected: Any) -> Any:
-    """Return lists whose numbers are to be nearly these."""
     if isinstance(expected, list):
         return [near(each) for each in expected]
     return pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else expected

@@ -82,13 +82,10 @@ async def engines(server: SeeingServer) -> AsyncIterator[dict[str, BaseEngine]]:
 
 @pytest.fixture(params=["over a server", "in process"])
 def engine(request: pytest.FixtureRequest, engines: dict[str, BaseEngine]) -> BaseEngine:
-    """Each of the two."""
     return engines[request.param]
 
 
 class Talk:
-    """A conversation with an engine."""
-
     def __init__(self, engine: BaseEngine, server: SeeingServer, gallery: Gallery) -> None:
         family = ModelFamily(format="chat-template", model="seeing", tokenizer=str(server.model))
         self._engine = engine
@@ -171,7 +168,6 @@ async def test_what_vllm_does_not_take_is_the_request_s_fault(engine: BaseEngine
 def front(
     server: SeeingServer, engines: dict[str, BaseEngine], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """Daphne over the vLLM server."""
     with Server(
         tmp_path_factory.mktemp("front-of-seeing"),
         engine="vllm-server",

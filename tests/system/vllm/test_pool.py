@@ -22,7 +22,6 @@ from tests.system.vllm.transcripts import completion, prompt
 
 
 async def read(generation: AsyncGenerator[TokenChunk, None], said: list[int], *, until: int) -> None:
-    """Read until there are so many tokens."""
     while len(said) < until:
         said += (await anext(generation)).token_ids
 

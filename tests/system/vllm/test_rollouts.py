@@ -51,7 +51,6 @@ async def completions(http: httpx.AsyncClient) -> None:
 
 
 async def asked(http: httpx.AsyncClient, path: str, body: Any) -> Any:
-    """Return the answer to a request."""
     answer = await http.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()

@@ -57,7 +57,6 @@ async def clients(served: Supervised) -> AsyncIterator[list[httpx.AsyncClient]]:
 
 
 async def complete(client: httpx.AsyncClient, tokens: int) -> list[int]:
-    """Return the tokens of a completion."""
     body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
     answer = await client.post("/completions", json=body)
     assert answer.status_code == 200, answer.text
@@ -66,7 +65,6 @@ async def complete(client: httpx.AsyncClient, tokens: int) -> list[int]:
 
 
 async def ask(client: httpx.AsyncClient, what: str, **fields: object) -> dict[str, object]:
-    """Do something to the engine."""
     answer = await client.post(f"/engine/{what}", json=fields)
     assert answer.status_code == 200, answer.text
     engine: dict[str, object] = answer.json()

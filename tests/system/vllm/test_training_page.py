@@ -29,7 +29,6 @@ STEP = re.compile(r"^step (\d+) reward (\S+) ratio (\S+)", re.MULTILINE)
 
 
 def lines() -> list[list[str]]:
-    """Return the words of the page's commands."""
     codes = [each.code for each in blocks_of(DOCS / "how-to" / "train-an-agent.md") if each.language == "sh"]
     whole = [re.sub(r",\n\s+", ", ", code) for code in codes]
     return [shlex.split(line) for code in whole for line in code.splitlines()]
@@ -71,7 +70,6 @@ class Trainer:
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Trainer:
-    """The trainer, which has made its model."""
     trainer = Trainer(tmp_path)
     trainer.run("make_model.py")
     return trainer
@@ -79,7 +77,6 @@ def trainer(tmp_path: Path) -> Trainer:
 
 @pytest.fixture
 def server(trainer: Trainer) -> Iterator[Server]:
-    """The page's server."""
     own = settings(trainer.folder / "model")
     server = Server(trainer.folder / "server", start_seconds=START_SECONDS, **own)
     del server.environ["PYTHONWARNINGS"]  # vLLM looks at a model in a process of its own, which warns

@@ -44,14 +44,11 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[BaseEngine]:
 
 @pytest.fixture
 def weights(engine: BaseEngine) -> BaseWeights:
-    """Its doors."""
     assert engine.weights is not None
     return engine.weights
 
 
 class Turn:
-    """A generation that is read as it comes."""
-
     def __init__(self, engine: BaseEngine, tokens: int) -> None:
         self.chunks: list[TokenChunk] = []
         self.begun = asyncio.Event()
@@ -70,7 +67,6 @@ class Turn:
 
     @property
     def tokens(self) -> list[int]:
-        """What was sampled so far."""
         return [token for chunk in self.chunks for token in chunk.token_ids]
 
     @property

@@ -141,7 +141,6 @@ async def test_a_lost_reader_aborts_the_generation(front: Server, request: pytes
 
 
 async def assert_idle(front: Server, request: pytest.FixtureRequest) -> None:
-    """Assert that soon nothing runs any more, in vLLM neither."""
     lost = time.monotonic()
     await eventually(lambda: is_running(front, 0))
     if front.environ["ENGINE"] == "vllm-server":
@@ -151,5 +150,4 @@ async def assert_idle(front: Server, request: pytest.FixtureRequest) -> None:
 
 
 async def is_running(front: Server, number: int) -> bool:
-    """Tell whether so many responses are in flight."""
     return bool((await ready(front))["responses_in_flight"] == number)

@@ -33,7 +33,6 @@ Fields = Mapping[str, object]
 
 @pytest.fixture(scope="module")
 def parameters() -> Sequence[dict[str, object]]:
-    """Schemas of functions' parameters."""
     return [json.loads(schema) for schema in drawn(12, lambda: objects(leaves()))]
 
 

@@ -47,17 +47,14 @@ class OnOneCore(Supervised):
         self.start_seconds = PATIENT
 
     def start(self, *, wait: bool = True) -> "OnOneCore":
-        """Start; wait until both workers serve."""
         Server.start(self, wait=wait)
         self.wait_for_serving(WORKERS)
         return self
 
     def wait_for_serving(self, count: int) -> None:
-        """Wait until so many workers have come to serve."""
         self.wait_for_line(" serves\n", count=count, seconds=PATIENT)
 
     def core(self) -> psutil.Process:
-        """Return the engine core."""
         assert self.process is not None
         return engine_core(self.process.pid)
 
@@ -68,7 +65,6 @@ class OnOneCore(Supervised):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnOneCore]:
-    """The one server."""
     server = OnOneCore(tmp_path_factory.mktemp("workers"))
     try:
         yield server.start()

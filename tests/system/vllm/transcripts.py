@@ -49,10 +49,8 @@ SCRIPT: list[dict[str, object]] = [
 
 
 def prompt(text: str) -> list[int]:
-    """Return a prompt with one message of the user."""
     return [*render_text("user", text).tokens, *generation_start()]
 
 
 def completion(when: str) -> list[int]:
-    """Return the tokens of the entry with this `when`."""
     return next(encode_harmony(str(entry["say"])) for entry in SCRIPT if entry["when"] == when)

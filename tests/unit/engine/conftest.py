@@ -13,7 +13,6 @@ from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, OpenPoo
 
 @pytest.fixture
 async def open_fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenFake]:
-    """Start servers, and kill them at the end; engines look at one that is away every 20 ms."""
     monkeypatch.setattr(replica, "WAITS", (0, 0.02))
     async with AsyncExitStack() as stack:
 
@@ -25,13 +24,11 @@ async def open_fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenFake]:
 
 @pytest.fixture
 async def fake(open_fake: OpenFake) -> FakeVllm:
-    """One server with everything."""
     return await open_fake()
 
 
 @pytest.fixture
 async def vllm_over() -> AsyncIterator[OpenEngine]:
-    """Start engines over servers, and close them at the end."""
     opened: list[VllmServerEngine] = []
 
     async def open_one(*fakes: FakeVllm, **options: object) -> VllmServerEngine:
@@ -47,7 +44,6 @@ async def vllm_over() -> AsyncIterator[OpenEngine]:
 
 @pytest.fixture
 async def engine(fake: FakeVllm, vllm_over: OpenEngine) -> VllmServerEngine:
-    """An engine over that server."""
     return await vllm_over(fake)
 
 

@@ -59,7 +59,6 @@ def prompt_with(
 
 
 def answer(token_ids: Sequence[int]) -> str:
-    """Return what the engine says on the final channel."""
     return answer_of(reply_to(PromptTranscript(token_ids)))
 
 

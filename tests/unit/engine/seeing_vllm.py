@@ -82,7 +82,6 @@ class Chat:
         self._draft.extend(self.format.user(body).tokens)
 
     def asked(self, behind: Sequence[int] = (), *, cache_salt: str | None = None, **sampling: int) -> GenerationRequest:
-        """Return a request for the next turn, of which some was sampled already."""
         draft = self._draft + as_tokens(self.format.generation_start())
         return GenerationRequest(
             request_id=f"pictures-{next(_numbers)}",

@@ -4,7 +4,6 @@ from engine.backends.vllm.replica import CALM_SECONDS, FAILURE_SECONDS, MAX_FAIL
 
 
 def closed(now: float = 0.0) -> Circuit:
-    """Return one that is used since `now`."""
     circuit = Circuit()
     assert not circuit.is_closed
     circuit.close(now)

@@ -87,7 +87,6 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
 
 
 def call(token_ids: list[int]) -> tuple[str, object]:
-    """Return the function that the engine calls, and the arguments."""
     reply = reply_to(PromptTranscript(token_ids))
     assert isinstance(reply, DemoCall), reply
     return reply.name, json.loads(reply.arguments)

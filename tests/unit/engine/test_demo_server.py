@@ -25,8 +25,6 @@ MAX_MODEL_LEN = 4000
 
 
 class Served:
-    """A demo server in the test's own loop."""
-
     def __init__(self) -> None:
         self.demo = DemoServer(
             DemoEngine(model=MODEL, options={"max_model_len": MAX_MODEL_LEN}), max_model_len=MAX_MODEL_LEN
@@ -44,13 +42,11 @@ class Served:
             await runner.cleanup()
 
     def engine(self) -> VllmServerEngine:
-        """Return an engine over it, not started."""
         return VllmServerEngine(model=MODEL, options={"urls": (self.url,), "api_key": ""})
 
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    """A server that listens."""
     async with Served().listening() as served:
         yield served
 

@@ -51,7 +51,6 @@ ADD = FunctionTool("add", "", "")
 
 
 def answer_by(text: str, rules: TurnRules, *outputs: tuple[str, str]) -> str:
-    """Return the answer that rules without calls allow."""
     said = decode_tokens(reply_tokens(prompt_with(text, [WEATHER], *outputs), rules))
     return said.rpartition("<|channel|>final<|message|>")[2].removesuffix("<|return|>")
 

@@ -25,7 +25,6 @@ class TestServer(EmbeddingsContract):
 
 
 def at(*urls: str, model: str = "hashing-256") -> VllmServerEmbeddings:
-    """Return an engine that asks these servers."""
     return VllmServerEmbeddings(model=model, options={"urls": urls, "api_key": "k"})
 
 

@@ -22,7 +22,6 @@ Open = Callable[..., Awaitable[ScriptedEngine]]
 
 @pytest.fixture
 async def open_engine() -> AsyncIterator[Open]:
-    """Start engines with the entries given, and close them at the end."""
     opened: list[ScriptedEngine] = []
 
     async def open_one(*entries: dict[str, object], **options: object) -> ScriptedEngine:

@@ -14,7 +14,6 @@ from engine.errors import EngineUnavailable
 
 
 def listing(*given: str) -> ServerList:
-    """Return what these parts of ENGINE_URL name."""
     sources = [as_source(each) for each in given]
     assert None not in sources
     return ServerList([source for source in sources if source is not None])
@@ -40,8 +39,6 @@ async def test_urls_are_what_they_are_and_named_once() -> None:
 
 
 class Resolver:
-    """What a name resolves to, in the place of the system's resolver."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.addresses: list[str] | Exception = []
         self.asked: list[tuple[str, int]] = []

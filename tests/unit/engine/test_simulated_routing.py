@@ -32,7 +32,6 @@ class BlockCache:
         self._users: OrderedDict[object, int] = OrderedDict()  # by blocks, the least recently used first
 
     def take(self, blocks: Sequence[object]) -> int:
-        """Hold blocks; return how many of the first ones were there."""
         found = next((place for place, block in enumerate(blocks) if block not in self._users), len(blocks))
         for block in blocks:
             self._users[block] = self._users.get(block, 0) + 1
@@ -72,7 +71,6 @@ def test_parts_are_evicted_as_their_blocks_would_be(seed: int) -> None:
 
 
 def blocks_of(parts: Sequence[tuple[str, int]]) -> list[object]:
-    """Return every block of what a request holds."""
     return [(name, place) for name, blocks in parts for place in range(blocks)]
 
 
@@ -138,8 +136,6 @@ def test_with_endless_caches_only_what_moved_is_computed_twice() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happened in the simulator."""
-
     what: Literal["asked", "begun", "done"]
     request: Request
     replica: str

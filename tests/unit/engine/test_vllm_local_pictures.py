@@ -19,7 +19,6 @@ NO_VERSIONS = SimpleNamespace(external_req_ids={}, request_states={})  # of weig
 
 
 def output_of(tokens: Sequence[int], finish: str | None) -> Any:
-    """Return what an AsyncLLM yields."""
     completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
     of_prompt = {"num_cached_tokens": 0, "prompt_logprobs": None, "prompt_token_ids": [0] * 10}
     return SimpleNamespace(outputs=[completion], kv_transfer_params=None, **of_prompt)

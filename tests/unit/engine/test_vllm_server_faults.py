@@ -199,7 +199,6 @@ SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
 
 
 def grammar() -> TurnGrammar:
-    """Return one that a model could be held to."""
     made = HarmonyFormat().grammar(TurnRules(calls=(CallRule("f"),), must_call=True))
     assert made is not None
     return made

@@ -27,7 +27,6 @@ each_family = pytest.mark.parametrize("family", SEEING, ids=lambda family: famil
 
 @pytest.fixture
 async def open_seeing() -> AsyncIterator[OpenSeeing]:
-    """Start servers that see, and kill them at the end."""
     async with AsyncExitStack() as stack:
 
         async def open_one(family: Family = IDEFICS, **eyes: int) -> SeeingVllm:
@@ -37,7 +36,6 @@ async def open_seeing() -> AsyncIterator[OpenSeeing]:
 
 
 def chat_of(family: Family, gallery: Gallery, *shown: Body) -> Chat:
-    """Return a conversation in which the user has said these."""
     chat = Chat(seeing_format(family)[0], gallery)
     for body in shown:
         chat.user(body)

@@ -39,7 +39,6 @@ def read(stream: TokenStream, *parts: bytes) -> list[TokenChunk]:
 
 @st.composite
 def whole_answers(draw: st.DrawFn) -> tuple[Wire, bytes, list[TokenChunk]]:
-    """Draw an answer, and the chunks it is made of."""
     wire = draw(st.sampled_from(list(WIRES)))
     bodies = draw(st.lists(st.tuples(TOKENS.filter(bool), LOGPROB), max_size=6))
     chunks = [TokenChunk(token_ids=tokens, logprobs=_logprobs(tokens, value)) for tokens, value in bodies]

@@ -109,7 +109,6 @@ class TestDemo:
 
 
 def output(tokens: list[int], *, spans: list[tuple[str, int]] | None = None) -> Any:
-    """Return an output of vLLM; the last one has spans."""
     told = None if spans is None else [SimpleNamespace(version=version, start=start) for version, start in spans]
     return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, weight_versions=told)])
 

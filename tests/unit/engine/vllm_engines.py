@@ -28,7 +28,6 @@ def prompt(text: str) -> list[int]:
 
 
 def update(version: str, info: Mapping[str, Any] | None = None) -> list[WeightsCall]:
-    """Return the steps of an update."""
     told = {WeightsStep.BEGIN: None, WeightsStep.UPDATE: info or {"names": ["w"]}, WeightsStep.FINISH: None}
     return [WeightsCall(step=step, version=version, info=each) for step, each in told.items()]
 

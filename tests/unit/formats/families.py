@@ -110,11 +110,9 @@ class Family:
 
     @property
     def ids(self) -> dict[str, int]:
-        """The ids of the added tokens, which stand behind all others."""
         return {name: len(VOCABULARY) + place for place, name in enumerate((*self.special, *self.added))}
 
     def tokenizer(self) -> dict[str, Any]:
-        """Return what the family's tokenizer.json says."""
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         return {

@@ -41,7 +41,6 @@ class Renderer:
         return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text in which special tokens count."""
         tokens: list[int] = []
         done = 0
         for found in self._words.finditer(text):

@@ -59,7 +59,6 @@ _NAMED = {IDEFICS.name: "<image>", QWEN_VL.name: "<|image_pad|>", GEMMA.name: "<
 
 
 def config_of(family: Family) -> dict[str, Any]:
-    """Return what the config.json of a family says of pictures."""
     field = "image_token_index" if family is GEMMA else "image_token_id"
     return {"model_type": family.name, "vision_config": {}, field: family.ids[_NAMED[family.name]]}
 

@@ -63,7 +63,6 @@ class Kept:
         return [tuple(map(int, line.split())) for line in lines]
 
     async def is_up(self) -> None:
-        """Return once the first one is up."""
         await eventually(lambda: self.said["up"] == 1 and (self.folder / "pids").exists())
         await eventually(lambda: len(self.processes()) == 1)
 
@@ -74,7 +73,6 @@ class Kept:
 
 @pytest_asyncio.fixture
 async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
-    """A keeper that does not wait long."""
     manage = tmp_path / "manage.py"
     manage.write_text(MANAGE)
     monkeypatch.setattr("sys.argv", [str(manage)])

@@ -12,7 +12,6 @@ PACE = FleetTimes(start_seconds=20, leave_seconds=60, grown_seconds=100)
 
 
 def serving(size: int = 3, *, now: float = 0.0) -> Fleet:
-    """Return a fleet whose workers all serve."""
     fleet = Fleet(size, PACE)
     for action in fleet.decide(now):
         assert isinstance(action, StartWorker)

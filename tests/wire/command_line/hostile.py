@@ -20,7 +20,6 @@ def _head(kind: str, *, status: str = "200 OK", length: int | None = None, more:
 
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Never answer."""
     await reader.read()
 
 
@@ -29,7 +28,6 @@ async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def told(raw: bytes) -> Way:
-    """Return a server that says this to everybody."""
 
     async def way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
@@ -40,7 +38,6 @@ def told(raw: bytes) -> Way:
 
 
 def endless(kind: str, piece: bytes) -> Way:
-    """Return a server that says the same for ever."""
 
     async def way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
@@ -91,7 +88,6 @@ WAYS: dict[str, Way] = {
 
 @contextmanager
 def hostile_server(way: Way) -> Iterator[str]:
-    """Run one; yield what a client takes as its base URL."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -39,7 +39,6 @@ class Mutation:
 
 @contextmanager
 def mutating_server(server: Server, mutation: Mutation) -> Iterator[str]:
-    """Run one; yield what a client takes as its base URL."""
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:

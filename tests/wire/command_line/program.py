@@ -43,8 +43,6 @@ def settings_of(server: Server) -> dict[str, str]:
 
 
 class AtTerminal:
-    """`respsite` in a terminal of its own, at which somebody types."""
-
     def __init__(self, *words: str, **settings: str) -> None:
         self._words = words
         self._environ = clean_environ(**settings, TERM="xterm")

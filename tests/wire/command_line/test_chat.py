@@ -24,7 +24,6 @@ WEATHER = {
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A file that declares a function."""
     file = tmp_path / "tools.json"
     file.write_text(json.dumps({"tools": [WEATHER]}))
     return file

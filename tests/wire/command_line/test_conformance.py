@@ -33,7 +33,6 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
 def verdicts(told: Any, verdict: str) -> set[str]:
-    """Return the names of the checks with a verdict."""
     return {check["name"] for check in told["checks"] if check["verdict"] == verdict}
 
 

@@ -24,7 +24,6 @@ MESSAGES = "POST /v1/messages"
 
 
 def results_of(url: str, names: Sequence[str]) -> list[Result]:
-    """Run these checks, and return what came of them."""
 
     async def run() -> list[Result]:
         async with aiohttp.ClientSession() as session:
@@ -44,12 +43,10 @@ def said(kind: str) -> Any:
 
 
 def numbered(events: list[Json]) -> list[Json]:
-    """Number events from 1 on."""
     return [{**event, "sequence_number": event.get("sequence_number", 0) + 1} for event in events]
 
 
 def twice(events: list[Json]) -> list[Json]:
-    """End a stream twice."""
     return [*events, events[-1]]
 
 
@@ -59,7 +56,6 @@ def flat(events: list[Json]) -> list[Json]:
 
 
 def as_completed(events: list[Json]) -> list[Json]:
-    """Call every end a completion."""
     return [
         {**event, "type": "response.completed"} if event["type"] == "response.incomplete" else event for event in events
     ]
@@ -77,7 +73,6 @@ def has_ids(path: str, body: Any) -> Any:
 
 
 def has_other_tools(path: str, status: int, body: Any) -> bool:
-    """Whether a response repeats tools that are not functions."""
     return any(tool["type"] != "function" for tool in body.get("tools", ()))
 
 
@@ -87,7 +82,6 @@ def cut_short(path: str, body: Any) -> Any:
 
 
 def without(name: str) -> Any:
-    """Return what takes a field away."""
     return lambda path, body: {key: value for key, value in body.items() if key != name}
 
 

@@ -18,7 +18,6 @@ from tests.wire.command_line.program import respsite
 
 
 def said(server: Server, *words: str) -> list[Any]:
-    """Return the lines that an action prints."""
     ran = respsite("rollouts", *words, "--url", server.url)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
@@ -63,7 +62,6 @@ def test_what_is_wrong_is_told(daphne_server: Server, words: tuple[str, ...], st
 
 @pytest.fixture
 def group(daphne_server: Server) -> str:
-    """A group of three roll-outs."""
     group = f"g-{uuid4().hex}"
     with sdk_of(daphne_server) as client:
         for number in range(3):

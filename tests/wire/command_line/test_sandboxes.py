@@ -14,7 +14,6 @@ from tests.wire.command_line.program import respsite
 
 
 def refused(*words: str, **settings: str) -> str:
-    """Return why the program does not start."""
     ended = respsite("sandboxes", *words, **settings)
     assert ended.returncode != 0
     return ended.stderr

@@ -22,7 +22,6 @@ EAGER = (
 
 
 def ask(server: Server, text: object, **fields: object) -> Any:
-    """Create a response and return it."""
     body = {"input": text, **fields}
     answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -30,7 +29,6 @@ def ask(server: Server, text: object, **fields: object) -> Any:
 
 
 def get(server: Server, path: str) -> Any:
-    """Return what is at a path: JSON, or the text of a stream."""
     answer = httpx.get(f"{server.base_url}{path}", timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json() if "json" in answer.headers["content-type"] else answer.text
