@@ -55,7 +55,8 @@ def test_a_conversation_over_http_computes_no_token_twice(client: OpenAI) -> Non
                 **GREEDY,  # type: ignore[arg-type]
             )
         )
-    print(f"{TURNS} turns: {computed_twice(responses)} tokens computed twice, of {sampled_of(responses)}")
+    assert responses[-1].usage is not None
+    print(f"{TURNS} turns: {computed_twice(responses)} tokens computed twice, of {responses[-1].usage.input_tokens}")
     assert computed_twice(responses[1:]) == 0
 
 
@@ -80,11 +81,6 @@ def computed_twice(turns: list[Response]) -> int:
         known = before.usage.total_tokens - 1
         missed += max(0, known - after.usage.input_tokens_details.cached_tokens)
     return missed
-
-
-def sampled_of(turns: list[Response]) -> int:
-    assert turns[-1].usage is not None
-    return turns[-1].usage.input_tokens
 
 
 def test_what_needs_a_grammar_is_refused_and_tools_are_not(client: OpenAI) -> None:

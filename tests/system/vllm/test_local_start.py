@@ -66,17 +66,17 @@ class TestOptions:
         sentence = await self.refusal(options=options)
         assert [name for name in named if name not in sentence] == [], sentence
 
-    def test_the_host_of_a_shared_core_refuses_them_with_the_same_sentence(self, tmp_path: Path) -> None:
-        options = {**ENGINE_OPTIONS, "max_model_length": 1}
+    @pytest.mark.parametrize(
+        ("option", "sentence"),
+        [({"max_model_length": 1}, "'max_model_len' is one"), ({"data_parallel_size": 2}, "data_parallel_size")],
+        ids=["the same sentence", "a shared core is one"],
+    )
+    def test_the_host_of_a_shared_core_refuses_them(
+        self, option: dict[str, int], sentence: str, tmp_path: Path
+    ) -> None:
+        options = {**ENGINE_OPTIONS, **option}
         host = CoreHost(model=str(MODEL_FOLDER), options=options, path=str(tmp_path / "core"), places=2)
-        with pytest.raises(EngineConfigurationError, match="'max_model_len' is one"):
-            host.start()
-        host.close()
-
-    def test_a_shared_core_is_one(self, tmp_path: Path) -> None:
-        options = {**ENGINE_OPTIONS, "data_parallel_size": 2}
-        host = CoreHost(model=str(MODEL_FOLDER), options=options, path=str(tmp_path / "core"), places=2)
-        with pytest.raises(EngineConfigurationError, match="data_parallel_size"):
+        with pytest.raises(EngineConfigurationError, match=sentence):
             host.start()
         host.close()
 

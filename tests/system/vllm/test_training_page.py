@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import httpx
 import pytest
@@ -32,12 +31,6 @@ def lines() -> list[list[str]]:
     codes = [each.code for each in blocks_of(DOCS / "how-to" / "train-an-agent.md") if each.language == "sh"]
     whole = [re.sub(r",\n\s+", ", ", code) for code in codes]
     return [shlex.split(line) for code in whole for line in code.splitlines()]
-
-
-def settings(model: Path) -> dict[str, Any]:
-    """Return what the page exports, with the model where the test has it."""
-    pairs = [word.split("=", 1) for words in lines() if words[0] == "export" for word in words[1:]]
-    return {name.lower(): value for name, value in pairs} | {"model": model}
 
 
 class Trainer:
@@ -77,7 +70,8 @@ def trainer(tmp_path: Path) -> Trainer:
 
 @pytest.fixture
 def server(trainer: Trainer) -> Iterator[Server]:
-    own = settings(trainer.folder / "model")
+    pairs = [word.split("=", 1) for words in lines() if words[0] == "export" for word in words[1:]]
+    own = {name.lower(): value for name, value in pairs} | {"model": trainer.folder / "model"}
     server = Server(trainer.folder / "server", start_seconds=START_SECONDS, **own)
     del server.environ["PYTHONWARNINGS"]  # vLLM looks at a model in a process of its own, which warns
     with server:

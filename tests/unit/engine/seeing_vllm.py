@@ -35,7 +35,9 @@ class SeesAndSays(SimulatedEngine):
         start = Renderer(self._family).encode(_STARTS[self._family.name])
         ends = (place + len(start) for place in range(len(prompt)) if prompt[place : place + len(start)] == start)
         begin = max(ends, default=len(prompt))
-        said, begun = self._said(prompt[:begin]), prompt[begin:]
+        seen = sha256(repr(list(prompt[:begin])).encode()).hexdigest()
+        said = [*f"I have seen {seen}.".encode(), self._family.ids[self._family.end]]
+        begun = prompt[begin:]
         rest = said[len(begun) :]
         if said[: len(begun)] != begun:
             raise GenerationFailed("It did not say that.")
@@ -48,10 +50,6 @@ class SeesAndSays(SimulatedEngine):
         ):
             await self._pause()
             yield chunk
-
-    def _said(self, prompt: Sequence[int]) -> list[int]:
-        seen = sha256(repr(list(prompt)).encode()).hexdigest()
-        return [*f"I have seen {seen}.".encode(), self._family.ids[self._family.end]]
 
 
 _STARTS = {  # what a prompt ends with

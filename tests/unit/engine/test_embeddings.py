@@ -32,12 +32,8 @@ async def test_texts_that_share_words_are_near_each_other() -> None:
     engine = HashingEmbeddings()
     await engine.start()
     cat, cats, shares = (await embed(engine, "A cat sat there.", "two cats sat there", "Shares fell.")).vectors
-    near, far = (_product(cat, each) for each in (cats, shares))
+    near, far = (sum(a * b for a, b in zip(cat, each, strict=True)) for each in (cats, shares))
     assert near > 0.4 > 0.2 > abs(far)
-
-
-def _product(left, right) -> float:  # type: ignore[no-untyped-def]
-    return sum(a * b for a, b in zip(left, right, strict=True))
 
 
 async def test_signs_alone_and_few_dimensions_have_a_vector_too() -> None:
@@ -48,23 +44,19 @@ async def test_signs_alone_and_few_dimensions_have_a_vector_too() -> None:
         assert abs(vector[0]) == 1.0
 
 
-async def test_a_model_that_the_server_lacks(served: Served) -> None:  # noqa: F811
-    engine = at(served.url, model="other")
-    with pytest.raises(EngineConfigurationError, match=r"no model 'other'; it has demo, hashing-256"):
-        await engine.start()
-    await engine.aclose()
+async def test_a_start_that_fails(served: Served) -> None:  # noqa: F811
+    for engine, error, text in (
+        (at(served.url, model="other"), EngineConfigurationError, r"no model 'other'; it has demo, hashing-256"),
+        (at(NOBODY), EngineUnavailable, "in reach"),
+    ):
+        with pytest.raises(error, match=text):
+            await engine.start()
+        await engine.aclose()
 
 
 async def test_without_a_name_the_first_is_meant(served: Served) -> None:  # noqa: F811
     engine = at(served.url, model="")
     assert (await engine.start()).model == "demo"
-    await engine.aclose()
-
-
-async def test_no_server_in_reach() -> None:
-    engine = at(NOBODY)
-    with pytest.raises(EngineUnavailable, match="in reach"):
-        await engine.start()
     await engine.aclose()
 
 

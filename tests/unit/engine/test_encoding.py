@@ -1,5 +1,6 @@
 """Our tokens are the library's, whatever the text; and they come in time, however long it is."""
 
+import asyncio
 import weakref
 
 import openai_harmony
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.backends.base import load_vocabulary
 from engine.formats.harmony import encoding
 from engine.formats.harmony.encoding import (
     MAX_SLICE,
@@ -153,3 +155,9 @@ def test_a_million_spaces() -> None:
 def test_a_run_within_a_slice_is_encoded_as_by_the_library(character: str) -> None:
     text = f"see {character * 5000}\nand on"
     assert encode_text(text) == library(text)
+
+
+async def test_engines_that_start_at_once_load_the_vocabulary_once() -> None:
+    encoding._tokenizer.cache_clear()
+    await asyncio.gather(*(load_vocabulary() for _ in range(3)))
+    assert encoding._tokenizer.cache_info().misses == 1

@@ -35,17 +35,13 @@ ANSWER = {"role": "assistant", "channel": "final", "content": [{"type": "text", 
 ALL = [USER, THOUGHT, CALL, OUTPUT, ANSWER]
 
 
-def with_name(message: dict[str, Any]) -> dict[str, Any]:
-    return {"name": None, **message}
-
-
 def joined(messages: list[dict[str, Any]]) -> list[int]:
     return [token for message in render_messages(messages) for token in message.tokens]
 
 
 def test_messages_go_there_and_back() -> None:
     tokens = joined(ALL)
-    assert messages_of([*tokens, *generation_start()]) == [with_name(message) for message in ALL]
+    assert messages_of([*tokens, *generation_start()]) == [{"name": None, **message} for message in ALL]
     kinds = [message.kind for message in render_messages(ALL)]
     assert kinds == [
         MessageKind.USER,

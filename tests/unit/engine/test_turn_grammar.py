@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from engine.backends.base import BaseEngine
 from engine.backends.demo.engine import DemoEngine
 from engine.backends.demo.replies import reply_tokens
 from engine.backends.scripted import ScriptedEngine
@@ -25,7 +26,7 @@ from engine.types import (
     TurnGrammar,
     TurnRules,
 )
-from tests.contracts.engine import collect
+from tests.contracts.engine import collect, joined
 from tests.unit.engine.grammars import APPLY_PATCH
 from tests.unit.engine.prompts import called, declare, prompt
 
@@ -130,6 +131,11 @@ def test_a_large_grammar_is_made_as_a_small_one_is() -> None:
         FORMAT.grammar(TurnRules(answer=Lark("start: nothing")))
 
 
+async def said_by(engine: BaseEngine, grammar: TurnGrammar | None, text: str) -> list[int]:
+    prompt = [*FORMAT.user(text).tokens, *FORMAT.generation_start()]
+    return joined(await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=prompt, grammar=grammar)))
+
+
 class TestScripted:
     """A script says only what a model could have said."""
 
@@ -137,9 +143,7 @@ class TestScripted:
         engine = ScriptedEngine(model="scripted", options={"script": [{"say": said, **entry}]})
         await engine.start()
         grammar = None if rules is None else FORMAT.grammar(rules)
-        prompt = [*FORMAT.user("Hi").tokens, *FORMAT.generation_start()]
-        chunks = await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=prompt, grammar=grammar))
-        return decode_tokens(token for chunk in chunks for token in chunk.token_ids)
+        return decode_tokens(await said_by(engine, grammar, "Hi"))
 
     async def test_a_script_that_follows_is_played(self) -> None:
         assert await self.play(THOUGHT + ANSWER, AUTO) == THOUGHT + ANSWER
@@ -161,9 +165,7 @@ class TestDemo:
         grammar = FORMAT.grammar(rules)
         assert grammar is not None
         await engine.check_grammar(grammar)
-        prompt = [*FORMAT.user(text).tokens, *FORMAT.generation_start()]
-        chunks = await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=prompt, grammar=grammar))
-        return [token for chunk in chunks for token in chunk.token_ids]
+        return await said_by(engine, grammar, text)
 
     @pytest.mark.parametrize("content", CONTENTS, ids=type)
     @pytest.mark.parametrize("text", ["Hi", 'What is "Paris" at 7?', "repeat: {}", "count to 5", ""])

@@ -1,6 +1,6 @@
 """Pictures in an AsyncLLM whose parts lose them: no vLLM is needed."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +16,6 @@ from tests.kit.gallery import Gallery
 
 SAID = [1, 2, 3]
 NO_VERSIONS = SimpleNamespace(external_req_ids={}, request_states={})  # of weights
-
-
-def output_of(tokens: Sequence[int], finish: str | None) -> Any:
-    completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
-    of_prompt = {"num_cached_tokens": 0, "prompt_logprobs": None, "prompt_token_ids": [0] * 10}
-    return SimpleNamespace(outputs=[completion], kv_transfer_params=None, **of_prompt)
 
 
 class KeepingLlm:
@@ -56,7 +50,9 @@ class KeepingLlm:
         lost = set(prompt["names"]) - self.core_has
         self.kept -= lost
         for tokens, finish in [([], "error")] if lost or self.fails else [(SAID[:2], None), (SAID[2:], "stop")]:
-            yield output_of(tokens, finish)
+            completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
+            of_prompt = {"num_cached_tokens": 0, "prompt_logprobs": None, "prompt_token_ids": [0] * 10}
+            yield SimpleNamespace(outputs=[completion], kv_transfer_params=None, **of_prompt)
 
 
 @pytest.fixture

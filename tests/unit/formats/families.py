@@ -66,12 +66,6 @@ LLAMA_TEMPLATE = """
 """
 
 
-def _spelled() -> list[str]:
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in itself else next(others)) for byte in range(256)]
-
-
 def _merges(word: bytes, spelled: list[str]) -> list[tuple[str, str]]:
     """Return the merges that make a word of its bytes, from the left."""
     letters = [spelled[byte] for byte in word]
@@ -80,7 +74,9 @@ def _merges(word: bytes, spelled: list[str]) -> list[tuple[str, str]]:
 
 def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return the ordinary tokens, bytes first and then words, and the merges that make words."""
-    spelled = _spelled()
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    spelled = [chr(byte if byte in itself else next(others)) for byte in range(256)]
     pieces = [*(bytes((byte,)) for byte in range(256)), *(word.encode() for word in WORDS)]
     vocabulary = {"".join(spelled[byte] for byte in piece): token for token, piece in enumerate(pieces)}
     merges = list(dict.fromkeys(pair for word in WORDS for pair in _merges(word.encode(), spelled)))
