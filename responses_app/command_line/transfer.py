@@ -16,7 +16,7 @@ from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
 from responses_app.management.terminal import errors, printable, progress
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.transfer.lines import Exported, ExportPlace, Imported
+    from responses_app.stores.database.transfer.lines import Exported, ExportPlace
 
 
 @contextmanager
@@ -163,11 +163,6 @@ def _import(file: BinaryIO, size: int, name: str) -> int:
                     tell(bytes_read)
         except NotAnExport as problem:
             raise CommandFailed(str(problem)) from None
-    _tell_of_import(counted)
-    return 0 if counted.is_whole and not counted.broken else FAILED
-
-
-def _tell_of_import(counted: "Imported") -> None:
     kinds = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
     errors().print(f"Imported {kinds} and {counted.parts:,} parts of chains whose response is gone.")
     if counted.there:
@@ -178,3 +173,4 @@ def _tell_of_import(counted: "Imported") -> None:
         errors().print(f"… and {counted.broken - SHOWN:,} more lines that cannot be read.")
     if not counted.is_whole:
         errors().print("The file ends early: go on with `respsite export FILE --resume`, and import it once more.")
+    return 0 if counted.is_whole and not counted.broken else FAILED

@@ -23,7 +23,7 @@ from typing import Any
 from engine import orjson
 from engine.backends.client import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, carried
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob, carried
 
 MAX_LEFT_OUT = 16  # tokens in a row: a character has four bytes
 
@@ -135,6 +135,18 @@ def completion(
     `again`: the how-manieth time that is asked for a generation; each has a seed of its own. While nothing is sampled
     yet, the server says every `ping_seconds` that it is there.
     """
+    sampling = request.sampling
+    # What is left to the model is left to the flags that the server was started with.
+    wishes = {name: value for name, value in sampling.wishes().items() if carried(name).llama is not None}
+    options: JsonObject = {carried(name).llama or name: value for name, value in wishes.items()}
+    if sampling.top_k is not None:
+        options["top_k"] = max(0, sampling.top_k)  # -1 is vLLM's word for all
+    if sampling.seed is not None:
+        options["seed"] = (sampling.seed + again) % MAX_SEED
+    if sampling.logit_bias is not None:
+        options["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
+    if sampling.top_logprobs is not None:
+        options["n_probs"] = max(1, sampling.top_logprobs)
     return orjson.dumps(
         {
             "prompt": [*request.prompt_token_ids, *behind],
@@ -145,7 +157,7 @@ def completion(
             "return_progress": True,  # tells first how much of the prompt was cached
             "sse_ping_interval": ping_seconds,
             "response_fields": FIELDS,
-            **_sampling(request.sampling, again),
+            **options,
         }
     )
 
@@ -180,21 +192,6 @@ def ranked(content: bytes, token: int, top: int) -> TokenLogprob:
     if logprob is None:
         raise GenerationFailed(f"llama-server does not say how likely the token {token} was.")
     return TokenLogprob(token_id=token, logprob=logprob, top=tuple(likely[:top]))
-
-
-def _sampling(sampling: SamplingOptions, again: int) -> JsonObject:
-    """Return the options; what is left to the model is left to the flags that the server was started with."""
-    wishes = {name: value for name, value in sampling.wishes().items() if carried(name).llama is not None}
-    options: JsonObject = {carried(name).llama or name: value for name, value in wishes.items()}
-    if sampling.top_k is not None:
-        options["top_k"] = max(0, sampling.top_k)  # -1 is vLLM's word for all
-    if sampling.seed is not None:
-        options["seed"] = (sampling.seed + again) % MAX_SEED
-    if sampling.logit_bias is not None:
-        options["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
-    if sampling.top_logprobs is not None:
-        options["n_probs"] = max(1, sampling.top_logprobs)
-    return options
 
 
 class CompletionStream(AnswerReader):

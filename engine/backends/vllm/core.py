@@ -242,23 +242,20 @@ class OwnCore(BaseCore):
         return f"in this process, {self.version(llm)}"
 
     def _build(self) -> Any:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
         config, engine_args = vllm_config.configure(self._model, self._options, Path(self._vocabulary.name))
         self._launching = True  # before the look at `_closed`, which `aclose()` sets before it looks at this
         self._require_open()
-        return _launch(config, engine_args)
-
-
-def _launch(config: Any, engine_args: Any) -> Any:
-    """Start the engine core and load the weights."""
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    vllm_config.spawn_processes()
-    try:
-        return AsyncLLM.from_vllm_config(
-            config, disable_log_stats=engine_args.disable_log_stats, enable_log_requests=engine_args.enable_log_requests
-        )
-    except Exception as error:
-        raise vllm_config.not_loaded(error) from error
+        vllm_config.spawn_processes()
+        try:
+            return AsyncLLM.from_vllm_config(
+                config,
+                disable_log_stats=engine_args.disable_log_stats,
+                enable_log_requests=engine_args.enable_log_requests,
+            )
+        except Exception as error:
+            raise vllm_config.not_loaded(error) from error
 
 
 def _result(loading: "asyncio.Future[Any]") -> Any:
