@@ -17,7 +17,7 @@ from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.rendering import Items, render_items
-from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Ended, OutputOptions, RunStarted, Sampled, TurnBegan
@@ -110,7 +110,7 @@ def _machine(number: int = 0) -> ResponseMachine:
     request = parse_create({"input": "hi", "tools": [{"type": "function", "name": "f"}]})
     response = new_response(request, response_id=response_id, created_at=1_700_000_000, model="m", store=False)
     seals = ItemSeals(
-        _FORMAT, seal=lambda place, data: _SEALER.seal_again(PURPOSE, "default", data, place=response_id + place)
+        _FORMAT, seal=lambda place, data: _SEALER.seal_again(SEAL_PURPOSE, "default", data, place=response_id + place)
     )
     new_id = DerivedIds(response_id, created_ms=1_700_000_000_000, key=b"k" * 32)
     return ResponseMachine(ResponseStream(response, new_id=new_id, seals=seals), _FORMAT, functions=("f",))

@@ -21,9 +21,8 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, invalid_value
 from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
-from responses_app.protocol.events.events import EventType
-from responses_app.protocol.events.frames import ping
-from responses_app.protocol.items.multi_agent import BETA_HEADER
+from responses_app.protocol.events.events import EventType, ping
+from responses_app.protocol.items.offers import BETA_HEADER
 from responses_app.protocol.items.resources import input_item_resource, with_included
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, parse_compact

@@ -11,8 +11,8 @@ from dataclasses import replace
 from engine.formats.base import PicturePart
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
+from responses_app.protocol.items.calls import body_and_omissions
 from responses_app.protocol.items.media import images_in_output
-from responses_app.protocol.items.outputs import body_and_omissions
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.protocol.response.steps import OutputGiven

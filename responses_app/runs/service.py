@@ -26,7 +26,8 @@ from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.fields import IgnoredFields, missing
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
-from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
+from responses_app.protocol.items.items import identified
+from responses_app.protocol.items.resources import INPUT_IMAGES, image_urls
 from responses_app.protocol.prompt.replaying import turn_of_output
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING

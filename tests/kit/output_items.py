@@ -6,9 +6,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import ItemStatus
-from responses_app.protocol.output.builders import HostedBuilder
 from responses_app.protocol.output.calls import ActionCallBuilder
-from responses_app.protocol.output.hosted_items import ListToolsBuilder, builder_of
+from responses_app.protocol.output.hosted_items import HostedBuilder, ListToolsBuilder, builder_of
 from tests.kit.laws import counting_ids
 
 # By the type of a client's tool: arguments of calls, the barest first.

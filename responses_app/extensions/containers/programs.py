@@ -19,8 +19,7 @@ from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.protocol.errors import JsonObject, overloaded, unsupported_parameter
 from responses_app.protocol.items.calls import json_text
-from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.items.programs import ITEM, KIND, NAME
+from responses_app.protocol.items.offers import PROGRAM, PROGRAMS, Offer, OfferedTool
 from responses_app.protocol.setting import MIB
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 
@@ -56,7 +55,7 @@ def bounded(answer: Answer) -> Answer:
 class ProgramTool(BaseTool):
     """Runs programs in containers that `containers` gives; its maker bounds one with all that it calls."""
 
-    kinds: ClassVar = (KIND,)
+    kinds: ClassVar = (PROGRAMS,)
 
     def __init__(self, containers: Callable[[], Awaitable[SharedContainers]], settings: SandboxSettings) -> None:
         self._containers = containers
@@ -69,7 +68,7 @@ class ProgramTool(BaseTool):
             raise overloaded(f"Programs cannot be run now: {gone}.", retry_after=2) from None
         except SandboxError as problem:
             raise unsupported_parameter("tools", f"Programs cannot be run here. {problem}") from None
-        return Offer(ToolNamespace(NAME), [OfferedTool(name=NAME, item=ITEM)])
+        return Offer(ToolNamespace(PROGRAM), [OfferedTool(name=PROGRAM, item=PROGRAM)])
 
     async def call(self, call: ToolCall) -> ToolResult:
         containers = await self._containers()

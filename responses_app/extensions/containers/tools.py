@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from responses_app.protocol.items.offers import Offer
-from responses_app.protocol.items.programs import KIND as PROGRAMS
+from responses_app.protocol.items.offers import PROGRAMS, Offer
 from responses_app.tools.base import BaseTool, ContainerLimits, Finish, ToolCall, ToolParts, ToolResult, ToolUse
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Calls among items: the kinds of tools that clients execute, which items are calls, and which are their outputs.
+"""Calls among items: the kinds of tools that clients execute, which items are calls, and what came of them.
 
 A call that the model has made must be answered before it goes on: it would wait, or make something up. Not so an
 asynchronous call, whose output may come at any time, and more than once; nor one that was cut, which nobody ran.
@@ -11,15 +11,17 @@ the fields of the call's own item.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine import orjson
-from engine.formats.base import Unanswered
+from engine.formats.base import IMAGE_OMITTED, Body, PicturePart, Unanswered
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel
+from responses_app.protocol.items.resources import CallType
 
 NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
@@ -60,9 +62,6 @@ class DeleteFile(ClientModel):
 
 
 PatchOperation = Annotated[WriteFile | DeleteFile, Field(discriminator="type")]
-
-
-CallType = Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,3 +495,51 @@ def _answered_id(item: JsonObject) -> str | None:
     """Return the id of the call that an output names; a local shell's output has it as its own id, too."""
     names = ("call_id", "id") if item.get("type") == "local_shell_call_output" else ("call_id",)
     return next((str(item[name]) for name in names if isinstance(item.get(name), str)), None)
+
+
+OMITTED_PARTS = {
+    "input_image": IMAGE_OMITTED,
+    "computer_screenshot": IMAGE_OMITTED,
+    "image": IMAGE_OMITTED,
+    "input_file": "[file omitted: this model cannot read files]",
+    "input_audio": "[sound omitted: this model cannot hear]",
+}
+_PART_NOTES = frozenset(OMITTED_PARTS.values())
+
+
+def body_and_omissions(value: object) -> tuple[Body, int]:
+    """Return a tool's output as the model reads it, and how many notes stand in it for what the model cannot read."""
+    if value is None:
+        return "", 0
+    if isinstance(value, str):
+        return value, 0
+    parts = value if isinstance(value, list) else [value]
+    texts = [text for part in parts if (text := _text_of_part(part)) is not None]
+    if len(texts) < len(parts):  # not a list of content parts
+        rest = [each for each in parts if not isinstance(each, PicturePart)]
+        return json_text(value if len(rest) == len(parts) else rest), 0
+    return joined(texts), sum(text in _PART_NOTES for text in texts)
+
+
+def joined(parts: Iterable[str | PicturePart]) -> Body:
+    """Return texts line by line, and pictures among them as models are used to them: with nothing around."""
+    body: list[str | PicturePart] = []
+    for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
+        if is_text:
+            body.append("\n".join(map(str, run)))
+        else:
+            body += run
+    # One text, or none: nearly always.
+    return body if any(isinstance(part, PicturePart) for part in body) else "".join(map(str, body))
+
+
+def _text_of_part(part: object) -> str | PicturePart | None:
+    """Return the text of a content part, None for what is not such a part."""
+    if isinstance(part, PicturePart):
+        return part
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return None
+    note = OMITTED_PARTS.get(part["type"])
+    if note is not None:
+        return note
+    return next((part[name] for name in ("text", "refusal", "logs") if isinstance(part.get(name), str)), None)

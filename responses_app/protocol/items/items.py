@@ -7,7 +7,7 @@ Ids are kept, and need not be known here, since clients make their own.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
+from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import (
     BREAKPOINT,
@@ -28,7 +29,7 @@ from responses_app.protocol.fields import (
     wrong_type,
 )
 from responses_app.protocol.files.networks import without_values
-from responses_app.protocol.items.calls import MAX_NAME, NAME, called_name
+from responses_app.protocol.items.calls import CLIENT_KINDS, MAX_NAME, NAME, called_name
 from responses_app.protocol.items.compaction import Compacted
 from responses_app.protocol.items.spelling import canonical
 
@@ -387,3 +388,35 @@ def _without_credentials(tool: JsonObject) -> JsonObject:
     if tool.get("type") == "mcp":
         return {name: value for name, value in tool.items() if name not in _CREDENTIALS}
     return without_values(tool)
+
+
+MAX_ID = 64  # characters; longer ones, which some clients make, get another id
+PREFIXES: dict[str, str] = {
+    "message": ids.MESSAGE,
+    "reasoning": ids.REASONING,
+    "function_call": ids.FUNCTION_CALL,
+    "function_call_output": ids.FUNCTION_CALL_OUTPUT,
+    "custom_tool_call": ids.CUSTOM_TOOL_CALL,
+    **{kind.item: kind.prefix for kind in CLIENT_KINDS.values()},
+    "compaction": ids.COMPACTION,
+}
+
+
+def identified(
+    items: Sequence[JsonObject], new_id: Callable[[str], str], *, taken: Container[str] = ()
+) -> list[JsonObject]:
+    """Return items that each have an id; one that is not usable, or `taken`, or there twice, is replaced."""
+    seen: set[str] = set()
+    kept = []
+    for item in items:
+        own = item.get("id")
+        # Clients name items by their ids, so two of one list must never share one.
+        if not _usable(own) or own in seen or own in taken:
+            own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
+        seen.add(str(own))
+        kept.append({**item, "id": own})
+    return kept
+
+
+def _usable(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isascii() and value.isprintable()

@@ -4,16 +4,14 @@ The types are what the OpenAPI document shows; some are more exact there than my
 items are given back with the fields that OpenAI's types require and clients leave out.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
-from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import CLIENT_KINDS, CallType
 
 
 def shown_as(shown: Any) -> GetPydanticSchema:
@@ -21,6 +19,7 @@ def shown_as(shown: Any) -> GetPydanticSchema:
     return GetPydanticSchema(lambda _, schema_of: schema_of(shown))
 
 
+CallType = Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
@@ -336,35 +335,3 @@ def part_resource(part: JsonObject) -> JsonObject:
 def _completed(value: JsonObject, defaults: Mapping[str, object]) -> JsonObject:
     lacking = {name: default for name, default in defaults.items() if value.get(name) in (None, "")}
     return {**value, **lacking}
-
-
-MAX_ID = 64  # characters; longer ones, which some clients make, get another id
-PREFIXES: dict[str, str] = {
-    "message": ids.MESSAGE,
-    "reasoning": ids.REASONING,
-    "function_call": ids.FUNCTION_CALL,
-    "function_call_output": ids.FUNCTION_CALL_OUTPUT,
-    "custom_tool_call": ids.CUSTOM_TOOL_CALL,
-    **{kind.item: kind.prefix for kind in CLIENT_KINDS.values()},
-    "compaction": ids.COMPACTION,
-}
-
-
-def identified(
-    items: Sequence[JsonObject], new_id: Callable[[str], str], *, taken: Container[str] = ()
-) -> list[JsonObject]:
-    """Return items that each have an id; one that is not usable, or `taken`, or there twice, is replaced."""
-    seen: set[str] = set()
-    kept = []
-    for item in items:
-        own = item.get("id")
-        # Clients name items by their ids, so two of one list must never share one.
-        if not _usable(own) or own in seen or own in taken:
-            own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
-        seen.add(str(own))
-        kept.append({**item, "id": own})
-    return kept
-
-
-def _usable(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isascii() and value.isprintable()

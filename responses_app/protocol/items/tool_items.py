@@ -12,19 +12,19 @@ from typing import NamedTuple
 from engine import orjson
 from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, PicturePart, without_pictures
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container
+from responses_app.protocol.items.calls import body_and_omissions, call_of, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
-from responses_app.protocol.items.multi_agent import NAMESPACE, letter
 from responses_app.protocol.items.offers import (
+    AGENTS,
     PROGRAM,
     SEARCH,
     SHELL,
     UNKNOWN,
     cleaned_name,
     found_on_servers,
+    letter,
     mcp_name,
 )
-from responses_app.protocol.items.outputs import body_and_omissions
 
 _NOT_KEPT = "[results omitted: the item does not carry them]"  # read by the model
 
@@ -119,7 +119,7 @@ def _agent_message(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _action(item: JsonObject) -> Tool:
-    return Tool(cleaned_name(f"{NAMESPACE}.{_string(item, 'action') or UNKNOWN}"), hosted=True)
+    return Tool(cleaned_name(f"{AGENTS}.{_string(item, 'action') or UNKNOWN}"), hosted=True)
 
 
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:

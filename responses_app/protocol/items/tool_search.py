@@ -21,10 +21,7 @@ from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.items.client_tools import is_search_of_server, schema_text
-from responses_app.protocol.items.offers import SEARCH, Offer, OfferedTool
-
-NAMESPACE = "tool_search"
-ITEM, OUTPUT_ITEM = "tool_search_call", "tool_search_output"
+from responses_app.protocol.items.offers import SEARCH, SEARCH_CALL, SEARCH_NAMESPACE, Offer, OfferedTool
 
 MAX_FOUND = 8  # tools that one search finds by words
 MIN_SHARE = 0.25  # of the best one's score that a tool needs to be found by words
@@ -68,8 +65,11 @@ class ToolQuery:
     @classmethod
     def of(cls, arguments: str) -> "ToolQuery":
         """Return what the model asked for; arguments that cannot be read ask for nothing."""
-        read = read_arguments(arguments)
-        query, paths = read.get("query"), read.get("paths")
+        try:
+            read = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            read = {}
+        query, paths = (read.get("query"), read.get("paths")) if isinstance(read, dict) else (None, None)
         named = [each for each in paths if isinstance(each, str)] if isinstance(paths, list) else []
         return cls(query if isinstance(query, str) else "", named[:MAX_PATHS])
 
@@ -103,15 +103,6 @@ class Group:
         return [{**self.head, **allowed, "tools": shown}]
 
 
-def read_arguments(arguments: str) -> JsonObject:
-    """Return the arguments of a search as its item shows them; none where they are no JSON object."""
-    try:
-        read = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
 def is_deferred(tool: JsonObject) -> bool:
     """Whether a declared tool is one that is to be found before the model is shown it."""
     return tool.get("defer_loading") is True
@@ -135,8 +126,10 @@ def search_offer(tools: Sequence[JsonObject]) -> Offer | None:
     if alone:
         lines.append("And tools in no namespace." if told else "It finds tools in no namespace.")
     function = FunctionTool("search", "Finds tools by words, or by the names of namespaces or tools.", _SCHEMA)
-    offered = OfferedTool(name=SEARCH, item=ITEM, repeatable=True)
-    return Offer(ToolNamespace(NAMESPACE, "\n".join(lines), (function,)), [offered], {SEARCH: JsonSchema(_SCHEMA)})
+    offered = OfferedTool(name=SEARCH, item=SEARCH_CALL, repeatable=True)
+    return Offer(
+        ToolNamespace(SEARCH_NAMESPACE, "\n".join(lines), (function,)), [offered], {SEARCH: JsonSchema(_SCHEMA)}
+    )
 
 
 def _told(tools: Iterable[JsonObject]) -> Iterator[str]:

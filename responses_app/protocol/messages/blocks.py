@@ -3,7 +3,7 @@
 system                          a message of the developer
 user: text, image, document     a message
 user: tool_result               the output of a call
-assistant: thinking             a thought; its `signature` is the seal of its tokens (`prompt.sealed_items`)
+assistant: thinking             a thought; its `signature` is the seal of its tokens (`prompt.replaying`)
 assistant: redacted_thinking    a thought that shows nothing; its `data` is such a seal
 assistant: text, tool_use       a message, a call
 assistant: blocks of this server's tools    their items (`server_blocks`)

@@ -6,7 +6,7 @@
     mcp_call                mcp_tool_use, mcp_tool_result
     mcp_list_tools          mcp_tool_listing, for clients that know it
 
-A client gives the blocks back as they came. What the model then reads is what their seals carry (`sealed_items`), so
+A client gives the blocks back as they came. What the model then reads is what their seals carry (`replaying`), so
 the items that blocks become here look like those that they were made of. Calls of tools that only Anthropic has are
 read as calls of an MCP server.
 """

@@ -10,25 +10,20 @@ The order of events inside an item is OpenAI's: added, content_part.added, delta
     summary_part.added, deltas, summary_text.done, summary_part.done                  and, if asked for, its summary
     done
 
-A summary comes from the model, in a turn of its own (see `summaries`), or else is the text itself: all of a short one,
+A summary comes from the model, in a turn of its own (see `turns`), or else is the text itself: all of a short one,
 and the first sentences of a longer one. So one that is asked for is always there, and never says what was not thought.
-
-`HostedBuilder`: the base of calls of the tools that this server runs. What the item of each looks like stands in
-`hosted_items`, and that of the shell in `shell_items`.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar, cast
 
 from engine.formats.base import ItemKind, TextLogprob
 from responses_app.protocol import ids
 from responses_app.protocol.engine_details import event_logprobs, item_logprobs
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events.events import DeltaTemplate, EventType
-from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.events.events import DeltaTemplate, EventType, PendingEvents
 from responses_app.protocol.items.resources import (
     CompactionItem,
     ItemStatus,
@@ -40,7 +35,6 @@ from responses_app.protocol.items.resources import (
 )
 from responses_app.protocol.output.citations import CitationReader, ProducedFiles, Sources, annotation
 
-PendingEvents = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
 NewId = Callable[[str], str]  # makes an id from a prefix
 _Written = TypeVar("_Written", bound=Mapping[str, object])
 
@@ -366,70 +360,3 @@ def _reasoning_text(text: str) -> ReasoningText:
 
 def _summary_text(text: str) -> ReasoningText:
     return {"type": "summary_text", "text": text}
-
-
-class HostedBuilder(ItemBuilder):
-    """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
-
-    Its methods are called in this order: `opened`, `called`, `progressed` any number of times, `returned`, `closed`.
-    """
-
-    first_event: ClassVar[EventType | None] = None  # behind `added`
-    working_event: ClassVar[EventType | None] = None  # when the tool begins
-    done_event: ClassVar[EventType | None] = None  # when the tool has returned
-    failed_event: ClassVar[EventType | None] = None  # in place of `done_event`, where the tool has failed
-
-    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
-        super().__init__(new_id)
-        self._offered = offered  # the tool
-        self.unserved: JsonObject | None = None  # why nothing runs it, as the error of its item
-        self.shown: JsonObject = {}  # fields of the item that the tool gives: its output, or a typed error
-        self.failed = False
-        self._is_called = False  # the input is complete
-        self._has_returned = False
-
-    def opened(self) -> PendingEvents:
-        return _without_fields(self.first_event)
-
-    def called(self) -> PendingEvents:
-        """Return what is said once the input is complete and the tool begins."""
-        self._is_called = True
-        return [*self.input_done(), *_without_fields(self.working_event)]
-
-    def output_builder(self) -> "HostedBuilder | None":
-        """Return what writes an item of its own for what comes of the call; None: the call's item has it, too."""
-        return None
-
-    def progressed(self, fields: JsonObject) -> PendingEvents:
-        """Return what is said of the tool's progress."""
-        return []
-
-    def returned(self, shown: JsonObject, *, failed: bool) -> None:
-        """Take what the tool shows of what it gave back, or of why it failed."""
-        self.shown, self.failed, self._has_returned = shown, failed, True
-
-    def closed(self) -> PendingEvents:
-        """Return what comes before `output_item.done`; of a call that was cut that is neither success nor failure."""
-        return [*([] if self._is_called else self.input_done()), *(self.ended() if self._has_returned else [])]
-
-    def input_done(self) -> PendingEvents:
-        """Return what is said once the input is complete."""
-        return []
-
-    def ended(self) -> PendingEvents:
-        """Return what is said when the tool has returned."""
-        return _without_fields(self.failed_event if self.failed else self.done_event)
-
-
-def _without_fields(type: EventType | None) -> PendingEvents:
-    return [] if type is None else [(type, {})]
-
-
-@dataclass(frozen=True, slots=True)
-class HostedCall:
-    """A call of a tool that the server runs; its item is open until the tool has returned."""
-
-    name: str  # of the tool, as the model calls it
-    arguments: str  # all that the model said; JSON, for most tools
-    item_id: str
-    sampled: bool = True  # the model said it in this response; else it was approved, and said in an earlier one

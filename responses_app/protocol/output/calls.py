@@ -11,11 +11,11 @@ from typing import ClassVar
 from engine import orjson
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events.events import EventType
+from responses_app.protocol.events.events import EventType, PendingEvents
 from responses_app.protocol.items.calls import CLIENT_KINDS, ClientKind
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.resources import ClientCallItem, CustomCallItem, FunctionCallItem, ItemStatus
-from responses_app.protocol.output.builders import ItemBuilder, NewId, PendingEvents, SilentInput, with_fields
+from responses_app.protocol.output.builders import ItemBuilder, NewId, SilentInput, with_fields
 
 _WRAPPING = '{"input":"'  # how a model that knows JSON calls only begins to call a custom tool
 _MAX_UNDECIDED = 64  # characters, with the blanks in them, after which a text does not begin like that any more

@@ -15,22 +15,18 @@
 
 An item is open while its tool works. One that is cut (its response is cancelled) says what of its input has come, is
 `incomplete`, and neither completed nor failed.
-
-`Called` knows which item each call becomes, and what later turns ask about them. A tool is the client's, or this server
-runs it (hosted), or it is not there; then what the model wrote is kept as a thought.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from engine import orjson
-from engine.formats.base import ItemKind, ItemStarted
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events.events import EventType
-from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTools, read_tools
+from responses_app.protocol.events.events import EventType, PendingEvents
+from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import (
     ItemStatus,
@@ -41,18 +37,76 @@ from responses_app.protocol.items.resources import (
     ServerCallItem,
     ToolSearchItem,
 )
-from responses_app.protocol.items.tool_search import read_arguments
-from responses_app.protocol.output.builders import (
-    HostedBuilder,
-    ItemBuilder,
-    NewId,
-    PendingEvents,
-    ReasoningBuilder,
-    SilentInput,
-    with_fields,
-)
-from responses_app.protocol.output.calls import CallBuilder, call_builder
-from responses_app.protocol.output.shell_items import ShellCallBuilder
+from responses_app.protocol.output.builders import ItemBuilder, NewId, ReasoningBuilder, SilentInput, with_fields
+from responses_app.protocol.output.shell_commands import CommandReader
+
+
+class HostedBuilder(ItemBuilder):
+    """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
+
+    Its methods are called in this order: `opened`, `called`, `progressed` any number of times, `returned`, `closed`.
+    """
+
+    first_event: ClassVar[EventType | None] = None  # behind `added`
+    working_event: ClassVar[EventType | None] = None  # when the tool begins
+    done_event: ClassVar[EventType | None] = None  # when the tool has returned
+    failed_event: ClassVar[EventType | None] = None  # in place of `done_event`, where the tool has failed
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._offered = offered  # the tool
+        self.unserved: JsonObject | None = None  # why nothing runs it, as the error of its item
+        self.shown: JsonObject = {}  # fields of the item that the tool gives: its output, or a typed error
+        self.failed = False
+        self._is_called = False  # the input is complete
+        self._has_returned = False
+
+    def opened(self) -> PendingEvents:
+        return _without_fields(self.first_event)
+
+    def called(self) -> PendingEvents:
+        """Return what is said once the input is complete and the tool begins."""
+        self._is_called = True
+        return [*self.input_done(), *_without_fields(self.working_event)]
+
+    def output_builder(self) -> "HostedBuilder | None":
+        """Return what writes an item of its own for what comes of the call; None: the call's item has it, too."""
+        return None
+
+    def progressed(self, fields: JsonObject) -> PendingEvents:
+        """Return what is said of the tool's progress."""
+        return []
+
+    def returned(self, shown: JsonObject, *, failed: bool) -> None:
+        """Take what the tool shows of what it gave back, or of why it failed."""
+        self.shown, self.failed, self._has_returned = shown, failed, True
+
+    def closed(self) -> PendingEvents:
+        """Return what comes before `output_item.done`; of a call that was cut that is neither success nor failure."""
+        return [*([] if self._is_called else self.input_done()), *(self.ended() if self._has_returned else [])]
+
+    def input_done(self) -> PendingEvents:
+        """Return what is said once the input is complete."""
+        return []
+
+    def ended(self) -> PendingEvents:
+        """Return what is said when the tool has returned."""
+        return _without_fields(self.failed_event if self.failed else self.done_event)
+
+
+def _without_fields(type: EventType | None) -> PendingEvents:
+    return [] if type is None else [(type, {})]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedCall:
+    """A call of a tool that the server runs; its item is open until the tool has returned."""
+
+    name: str  # of the tool, as the model calls it
+    arguments: str  # all that the model said; JSON, for most tools
+    item_id: str
+    sampled: bool = True  # the model said it in this response; else it was approved, and said in an earlier one
+
 
 _NOT_LISTED = "The response ended before the server had listed its tools."  # the error of a list that was cut
 
@@ -182,7 +236,7 @@ class ToolSearchBuilder(SilentInput, HostedBuilder):
             "status": status,
             "execution": "server",
             "call_id": None,
-            "arguments": read_arguments(self.text),
+            "arguments": _object(self.text),
         }
 
 
@@ -223,6 +277,110 @@ class MultiAgentCallBuilder(SilentInput, HostedBuilder):
             "action": self._offered.tool,
             "arguments": "" if status == "in_progress" else self.text,
         }
+
+
+_STREAMS = ("stdout", "stderr")
+_KILLED: JsonObject = {"type": "exit", "exit_code": 137}  # of a command of which no end is known: it was killed
+_NOT_RUN: JsonObject = {"type": "exit", "exit_code": 1}
+
+
+class ShellCallBuilder(SilentInput, HostedBuilder):
+    """Commands that a shell of this server runs. The offer's `fields` name its `environment`."""
+
+    prefix = ids.SHELL_CALL
+    events_name_it: ClassVar[bool] = False
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id, offered)
+        self.call_id = new_id(ids.CALL)
+        self._new_id = new_id
+        self._reader = CommandReader()
+        self._unsaid: PendingEvents = []
+
+    def told(self, text: str) -> str:
+        self._unsaid += self._reader.read(text)
+        return super().told(text)
+
+    def heard(self) -> PendingEvents:
+        unsaid, self._unsaid = self._unsaid, []
+        return unsaid
+
+    def input_done(self) -> PendingEvents:
+        return [*self.heard(), *self._reader.rest()]
+
+    def output_builder(self) -> HostedBuilder:
+        return ShellOutputBuilder(self._new_id, self._offered, self.call_id, self._action()["max_output_length"])
+
+    def item(self, status: ItemStatus) -> ServerCallItem:
+        item: ServerCallItem = {"id": self.id, "type": "shell_call", "status": status}
+        action = _NO_ACTION if status == "in_progress" else self._action()
+        return with_fields(item, {"call_id": self.call_id, "action": action, **self._offered.fields})
+
+    def _action(self) -> dict[str, Any]:
+        """Return what is to be done; of arguments that are wrong the commands that could be read."""
+        fields: dict[str, Any] | None = CLIENT_KINDS["shell"].read(self.text)
+        return {**_NO_ACTION, "commands": self._reader.commands} if fields is None else fields["action"]
+
+
+_NO_ACTION: JsonObject = {"commands": [], "timeout_ms": None, "max_output_length": None}
+
+
+class ShellOutputBuilder(HostedBuilder):
+    """What the commands of a call print, and how they end.
+
+    The tool reports `command_index` with `stdout`, `stderr` or both, and shows `outcomes`, one for each command; or an
+    `error`, where nothing was run.
+    """
+
+    prefix = ids.SHELL_CALL_OUTPUT
+
+    def __init__(self, new_id: NewId, offered: OfferedTool, call_id: str, max_output_length: object) -> None:
+        super().__init__(new_id, offered)
+        self._call_id = call_id
+        self._max_output_length = max_output_length  # as the model has written it
+        self._printed: list[Mapping[str, list[str]]] = []  # by each command, into each stream
+
+    def progressed(self, fields: dict[str, Any]) -> PendingEvents:
+        place: int = fields["command_index"]
+        delta = {stream: fields[stream] for stream in _STREAMS if stream in fields}
+        self._have(place + 1)
+        for stream, text in delta.items():
+            self._printed[place][stream].append(text)
+        return [(EventType.SHELL_OUTPUT_DELTA, {"command_index": place, "delta": delta})]
+
+    def closed(self) -> PendingEvents:
+        # Also of commands that were cut: what was told of each ends.
+        return [
+            (EventType.SHELL_OUTPUT_DONE, {"command_index": place, "output": [each]})
+            for place, each in enumerate(self._output())
+        ]
+
+    def item(self, status: ItemStatus) -> ServerCallItem:
+        """Return the item; one whose tool has failed is incomplete, since OpenAI's cannot fail."""
+        item: ServerCallItem = {
+            "id": self.id,
+            "type": "shell_call_output",
+            "status": "incomplete" if status == "failed" else status,
+        }
+        output = [] if status == "in_progress" else self._output()
+        fields = {"call_id": self._call_id, "output": output, "max_output_length": self._max_output_length}
+        return with_fields(item, fields)
+
+    def _have(self, count: int) -> None:
+        while len(self._printed) < count:
+            self._printed.append({stream: [] for stream in _STREAMS})
+
+    def _output(self) -> list[JsonObject]:
+        shown: dict[str, Any] = self.shown
+        outcomes, error = shown.get("outcomes", ()), shown.get("error")
+        if error is not None and not self._printed:
+            return [{"stdout": "", "stderr": error, "outcome": dict(_NOT_RUN)}]
+        self._have(len(outcomes))
+        ends = [*outcomes, *(_KILLED for _ in self._printed)]
+        return [
+            {**{stream: "".join(texts) for stream, texts in printed.items()}, "outcome": dict(end)}
+            for printed, end in zip(self._printed, ends, strict=False)
+        ]
 
 
 class ListToolsBuilder(ItemBuilder):
@@ -334,101 +492,3 @@ def _object(text: str) -> JsonObject:
     except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]  # by the names of the tools
-SEARCH_NAMES = "browser."  # how the names begin by which models know the web search
-NO_SEARCH = "Nothing searches the web here: the operator has set neither SEARCH_URL nor SEARCH_MCP."
-
-
-class Called:
-    """What one response calls, and which item each call becomes."""
-
-    def __init__(
-        self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None, *, searches: bool = False
-    ) -> None:
-        self._new_id = new_id
-        self._tools = NO_CLIENT_TOOLS if tools is None else tools  # they make the items of calls that clients answer
-        self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
-        self.hosts = bool(self._hosted)  # the server runs any tools for this response
-        self._searches = searches  # the request declares a web search, perhaps one that nothing runs here
-        self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
-        self.max_hosted: int | None = None  # how many calls of them it may make
-        self.made = 0  # and how many it has made
-        self.asks = False  # the user is asked to approve one
-        self.anything = False  # that is there was called
-        self.background: list[str] = []  # names that the model has called and goes on without
-        self.unknown: list[str] = []  # names that it has called and that are not there
-        self.last_unknown: str | None = None  # what the last item called, where that is not there
-        self.waits_for_client = False  # a call wants an output
-        self.misfits = 0  # calls that do not fit: see `CallBuilder.fits`
-
-    @property
-    def may_host(self) -> bool:
-        """Whether one more of this server's tools may be called."""
-        return self.max_hosted is None or self.made < self.max_hosted
-
-    def offer(self, tools: Iterable[OfferedTool]) -> None:
-        """Take tools of this server that the model may call."""
-        for tool in tools:
-            self.offered[tool.name] = tool
-            self._hosted[tool.name] = partial(builder_of, tool)
-        self.hosts = bool(self._hosted)
-
-    def share(self, other: "Called") -> None:
-        """Take the tools of another agent of the same response."""
-        self._tools, self.max_hosted, self._searches = other._tools, other.max_hosted, other._searches
-        self.offer(other.offered.values())
-
-    def learn(self, tools: Sequence[JsonObject], offered: Iterable[OfferedTool]) -> None:
-        """Take what a search has found: tools of the client's, and of this server."""
-        self.declare(tools)
-        self.offer(offered)
-
-    def knows(self, name: str) -> bool:
-        """Whether there is a tool of this server of this name, whether it may be called or not."""
-        return name in self._hosted
-
-    def is_hosted(self, name: str) -> bool:
-        """Whether the server runs the tool of this name when it is called now."""
-        return name in self._hosted and self.may_host
-
-    def shown(self, functions: Collection[str]) -> list[str]:
-        """Return those of the client's tools that the model is shown, among the names of all that it can call."""
-        hidden = set(self._tools.names).difference(tool.called for tool in self._tools.shown())
-        return [name for name in functions if name not in hidden]
-
-    def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
-        """Take further tools of the client's; return the names of all that the model can call."""
-        self._tools = self._tools.joined(read_tools(list(tools)))
-        return self._tools.names
-
-    def builder(self, call: ItemStarted) -> ItemBuilder:
-        """Return what writes the item of a call that begins."""
-        name = call.name or ""
-        if call.kind is ItemKind.CALL:
-            self.anything = True
-            return call_builder(self._tools, name, self._new_id)
-        if self.is_hosted(name):
-            self.anything = True
-            offered = self.offered.get(name)
-            # A call that asks for approval is not made in this response.
-            self.made += not (offered and offered.asks)
-            return self._hosted[name](self._new_id)
-        self.unknown.append(name)
-        self.last_unknown = name
-        if self._searches and name.startswith(SEARCH_NAMES) and name not in self._hosted:
-            unserved = builder_of(OfferedTool(name=name, item="web_search_call"), self._new_id)
-            assert isinstance(unserved, HostedBuilder), "nobody is asked to approve it"
-            unserved.unserved = {"type": "web_search_error", "message": NO_SEARCH}
-            return unserved
-        return ReasoningBuilder(self._new_id)
-
-    def note(self, name: str, call: CallBuilder, status: ItemStatus) -> None:
-        """Take a call of the client's that has ended."""
-        self.misfits += not call.fits
-        if call.is_async:
-            self.background.append(name)
-        # A call that was cut is not run by anybody.
-        elif status == "completed":
-            self.waits_for_client = True

@@ -2,37 +2,39 @@
 
     QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
-It is the only place that makes items (with builders), numbers the events, and
-keeps the output; so the JSON body, the stored response and the streamed one are one object at different times. What
-happens between two turns is `ResponseMachine`'s. Its laws, held by property tests: any chunking of the same tokens
-gives the same items and texts; numbers run 0..n; every `added` has one `done` with the same id and index, but for the
-item that a failure cuts and a compaction that anything cuts; joined deltas equal the `done` text; the terminal `output`
-equals the `done` items. An item that is discarded says so in place of its `done`, and the next one has its index.
+It is the only place that makes items (with builders), numbers the events, and keeps the output; so the JSON body, the
+stored response and the streamed one are one object at different times. What happens between two turns is
+`ResponseMachine`'s. Its laws, held by property tests: any chunking of the same tokens gives the same items and texts;
+numbers run 0..n; every `added` has one `done` with the same id and index, but for the item that a failure cuts and a
+compaction that anything cuts; joined deltas equal the `done` text; the terminal `output` equals the `done` items. An
+item that is discarded says so in place of its `done`, and the next one has its index.
+
+`Called` knows which item each call becomes, and what later turns ask about them. A tool is the client's, or this server
+runs it (hosted), or it is not there; then what the model wrote is kept as a thought.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType
-from responses_app.protocol.items.client_tools import ClientTools
+from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType, PendingEvents
+from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTools, read_tools
 from responses_app.protocol.items.items import SampledMessage, fingerprint
+from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
-    HostedBuilder,
-    HostedCall,
     ItemBuilder,
     NewId,
-    PendingEvents,
     ReasoningBuilder,
     SilentReasoningBuilder,
     message_builder,
 )
-from responses_app.protocol.output.calls import CallBuilder
+from responses_app.protocol.output.calls import CallBuilder, call_builder
 from responses_app.protocol.output.citations import ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder, Called, HostedTools
+from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder, HostedBuilder, HostedCall, builder_of
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
 
@@ -55,6 +57,104 @@ class Seals(Protocol):
 
         `objects`: the arguments of calls come back as objects.
         """
+
+
+HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]  # by the names of the tools
+SEARCH_NAMES = "browser."  # how the names begin by which models know the web search
+NO_SEARCH = "Nothing searches the web here: the operator has set neither SEARCH_URL nor SEARCH_MCP."
+
+
+class Called:
+    """What one response calls, and which item each call becomes."""
+
+    def __init__(
+        self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None, *, searches: bool = False
+    ) -> None:
+        self._new_id = new_id
+        self._tools = NO_CLIENT_TOOLS if tools is None else tools  # they make the items of calls that clients answer
+        self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
+        self.hosts = bool(self._hosted)  # the server runs any tools for this response
+        self._searches = searches  # the request declares a web search, perhaps one that nothing runs here
+        self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
+        self.max_hosted: int | None = None  # how many calls of them it may make
+        self.made = 0  # and how many it has made
+        self.asks = False  # the user is asked to approve one
+        self.anything = False  # that is there was called
+        self.background: list[str] = []  # names that the model has called and goes on without
+        self.unknown: list[str] = []  # names that it has called and that are not there
+        self.last_unknown: str | None = None  # what the last item called, where that is not there
+        self.waits_for_client = False  # a call wants an output
+        self.misfits = 0  # calls that do not fit: see `CallBuilder.fits`
+
+    @property
+    def may_host(self) -> bool:
+        """Whether one more of this server's tools may be called."""
+        return self.max_hosted is None or self.made < self.max_hosted
+
+    def offer(self, tools: Iterable[OfferedTool]) -> None:
+        """Take tools of this server that the model may call."""
+        for tool in tools:
+            self.offered[tool.name] = tool
+            self._hosted[tool.name] = partial(builder_of, tool)
+        self.hosts = bool(self._hosted)
+
+    def share(self, other: "Called") -> None:
+        """Take the tools of another agent of the same response."""
+        self._tools, self.max_hosted, self._searches = other._tools, other.max_hosted, other._searches
+        self.offer(other.offered.values())
+
+    def learn(self, tools: Sequence[JsonObject], offered: Iterable[OfferedTool]) -> None:
+        """Take what a search has found: tools of the client's, and of this server."""
+        self.declare(tools)
+        self.offer(offered)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this server of this name, whether it may be called or not."""
+        return name in self._hosted
+
+    def is_hosted(self, name: str) -> bool:
+        """Whether the server runs the tool of this name when it is called now."""
+        return name in self._hosted and self.may_host
+
+    def shown(self, functions: Collection[str]) -> list[str]:
+        """Return those of the client's tools that the model is shown, among the names of all that it can call."""
+        hidden = set(self._tools.names).difference(tool.called for tool in self._tools.shown())
+        return [name for name in functions if name not in hidden]
+
+    def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
+        """Take further tools of the client's; return the names of all that the model can call."""
+        self._tools = self._tools.joined(read_tools(list(tools)))
+        return self._tools.names
+
+    def builder(self, call: ItemStarted) -> ItemBuilder:
+        """Return what writes the item of a call that begins."""
+        name = call.name or ""
+        if call.kind is ItemKind.CALL:
+            self.anything = True
+            return call_builder(self._tools, name, self._new_id)
+        if self.is_hosted(name):
+            self.anything = True
+            offered = self.offered.get(name)
+            # A call that asks for approval is not made in this response.
+            self.made += not (offered and offered.asks)
+            return self._hosted[name](self._new_id)
+        self.unknown.append(name)
+        self.last_unknown = name
+        if self._searches and name.startswith(SEARCH_NAMES) and name not in self._hosted:
+            unserved = builder_of(OfferedTool(name=name, item="web_search_call"), self._new_id)
+            assert isinstance(unserved, HostedBuilder), "nobody is asked to approve it"
+            unserved.unserved = {"type": "web_search_error", "message": NO_SEARCH}
+            return unserved
+        return ReasoningBuilder(self._new_id)
+
+    def note(self, name: str, call: CallBuilder, status: ItemStatus) -> None:
+        """Take a call of the client's that has ended."""
+        self.misfits += not call.fits
+        if call.is_async:
+            self.background.append(name)
+        # A call that was cut is not run by anybody.
+        elif status == "completed":
+            self.waits_for_client = True
 
 
 class ResponseStream:
@@ -228,7 +328,7 @@ class ResponseStream:
     def seal_others(self) -> list[Event]:
         """Add the item whose seal carries what no other item does, if there is anything: the last item of a response.
 
-        See `sealed_items`.
+        See `replaying`.
         """
         if self._seals is None or self._open is not None:
             return []

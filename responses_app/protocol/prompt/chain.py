@@ -44,7 +44,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import lines_called, names_called, no_call, open_calls, written_calls
 from responses_app.protocol.items.client_tools import late_tools
-from responses_app.protocol.items.programs import calls_of_programs, kept_of_programs
+from responses_app.protocol.items.offers import calls_of_programs, kept_of_programs
 from responses_app.protocol.pictures import StoredPicture
 
 _ANALYSIS = MessageKind.ANALYSIS.value

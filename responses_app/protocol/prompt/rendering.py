@@ -16,10 +16,13 @@ from typing import TypeGuard, assert_never
 from engine.formats.base import Body, ItemKind, ModelFormat, PicturePart, RenderedMessage, Unanswered, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import (
+    OMITTED_PARTS,
     answered_calls,
     begins_turn,
+    body_and_omissions,
     call_of,
     comes_back,
+    joined,
     may_be_answered,
     needs_its_call,
     types_answered,
@@ -46,10 +49,7 @@ from responses_app.protocol.items.items import (
     SeenImage,
     TextPart,
 )
-from responses_app.protocol.items.multi_agent import is_of_root
-from responses_app.protocol.items.offers import UNKNOWN
-from responses_app.protocol.items.outputs import OMITTED_PARTS, body_and_omissions, joined
-from responses_app.protocol.items.programs import program_of
+from responses_app.protocol.items.offers import UNKNOWN, is_of_root, program_of
 from responses_app.protocol.items.tool_items import (
     LateFunctions,
     ReadCall,

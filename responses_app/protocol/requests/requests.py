@@ -38,9 +38,8 @@ from responses_app.protocol.fields import (
 )
 from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
-from responses_app.protocol.items.multi_agent import NAMESPACE as AGENTS_NAMESPACE
-from responses_app.protocol.items.multi_agent import beta_missing, has_beta
-from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.items.offers import AGENTS as AGENTS_NAMESPACE
+from responses_app.protocol.items.offers import OfferedTool, beta_missing, has_beta
 from responses_app.protocol.json_text import json_size
 from responses_app.protocol.requests.create_fields import (
     ENGINE_FIELDS,

@@ -25,11 +25,7 @@ from responses_app.protocol.files.networks import secret_values
 from responses_app.protocol.files.searches import DEFAULT_RESULTS, MAX_RESULTS, Filter, RankingOptions
 from responses_app.protocol.items.calls import is_hosted_shell
 from responses_app.protocol.items.client_tools import by_model, by_programs, is_search_of_server
-from responses_app.protocol.items.offers import SHELL
-from responses_app.protocol.items.programs import ITEM as PROGRAM
-from responses_app.protocol.items.programs import KIND as PROGRAMS
-from responses_app.protocol.items.programs import NAME as PROGRAM_NAME
-from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPACE
+from responses_app.protocol.items.offers import PROGRAM, PROGRAMS, SEARCH_NAMESPACE, SHELL
 
 MAX_DOMAINS = 100
 _MAX_PLACE = 200  # characters
@@ -72,7 +68,7 @@ class WebSearch(ToolModel):
 
 
 def echoed_search(tool: JsonObject, at: str) -> JsonObject:
-    """Validate a web search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    """Validate a web search as a tool of a request; return it is echoed. Raises `ApiError`."""
     search = validate(WebSearch, tool, at=at)
     for name in ("allowed_domains", "blocked_domains"):
         for index, domain in enumerate(getattr(search.filters, name, None) or ()):
@@ -124,7 +120,7 @@ class ImageGeneration(ToolModel):
 
 
 def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
-    """Validate image generation as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    """Validate image generation as a tool of a request; return it is echoed. Raises `ApiError`."""
     declared = validate(ImageGeneration, tool, at=at)
     if declared.output_format in ("gif", "svg"):
         raise unsupported_parameter(f"{at}.output_format", "Images are 'png', 'jpeg' or 'webp' here.")
@@ -199,7 +195,7 @@ class FileSearch(ToolModel):
 
 
 def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
-    """Validate a file search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    """Validate a file search as a tool of a request; return it is echoed. Raises `ApiError`."""
     search = validate(FileSearch, tool, at=at)
     if search.filters is not None:
         Filter(search.filters, at=f"{at}.filters")
@@ -252,7 +248,7 @@ class FoundFiles:
             self._first += 1
 
     def as_json(self) -> JsonObject:
-        """Return it as it is kept."""
+        """Return it is kept."""
         return {"first": self._first, "found": [[list(each) for each in search] for search in self._files]}
 
     def file(self, search: int, result: int) -> tuple[str, str] | None:
@@ -394,7 +390,7 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
 
     A call names its server by that alone.
     """
-    taken = {PROGRAM_NAME for tool in tools if tool["type"] == PROGRAMS}
+    taken = {PROGRAM for tool in tools if tool["type"] == PROGRAMS}
     taken |= {SEARCH_NAMESPACE for tool in tools if is_search_of_server(tool)}
     taken |= {SHELL.partition(".")[0] for tool in tools if is_hosted_shell(tool)}
     refuse_names(tools, taken)

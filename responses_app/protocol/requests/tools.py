@@ -37,8 +37,8 @@ from responses_app.protocol.items.client_tools import (
     read_tools,
     schema_text,
 )
+from responses_app.protocol.items.offers import SEARCH_CALL as SEARCH_CALL
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.items.tool_search import ITEM as SEARCH_CALL
 from responses_app.protocol.requests.server_tools import (
     ITEMS,
     NO_SCREEN,

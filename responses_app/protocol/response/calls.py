@@ -25,16 +25,25 @@ from engine.formats.base import Body, ModelFormat
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items import programs
-from responses_app.protocol.items import tool_search as search
 from responses_app.protocol.items.calls import Call, call_of, called_name, open_calls
-from responses_app.protocol.items.offers import ApprovedCall, OfferedTool, state_of_item
-from responses_app.protocol.items.programs import MadeCall, PausedProgram, outcome_of, program_of
+from responses_app.protocol.items.offers import (
+    MAX_PROGRAM_CALLS,
+    PROGRAM,
+    PROGRAM_OUTPUT,
+    SEARCH_CALL,
+    SEARCH_OUTPUT,
+    ApprovedCall,
+    MadeCall,
+    OfferedTool,
+    PausedProgram,
+    outcome_of,
+    program_of,
+    state_of_item,
+)
 from responses_app.protocol.items.tool_items import function_tool
-from responses_app.protocol.output.builders import HostedCall
 from responses_app.protocol.output.calls import FunctionCallBuilder
 from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
+from responses_app.protocol.output.hosted_items import HostedCall, ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.prompt.rendering import rendered_item
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
@@ -73,7 +82,7 @@ def _stub(call: JsonObject) -> JsonObject:
     kind, call_id = str(call["type"]), call["call_id"]
     if kind == "tool_search_call":
         # All others are called as their calls, with `_output` behind.
-        return {"type": search.OUTPUT_ITEM, "call_id": call_id, "execution": "client"}
+        return {"type": SEARCH_OUTPUT, "call_id": call_id, "execution": "client"}
     named = {"name": call["name"]} if kind == "function_call" else {}
     return {"type": f"{kind}_output", "call_id": call_id, **named}
 
@@ -246,11 +255,10 @@ class ServerCalls:
         if call is None:
             return None
         offered = self._offered(call.name)
-        match offered.item:
-            case programs.ITEM:
-                return RunProgram(call.arguments)
-            case search.ITEM:
-                return SearchTools(call.arguments)
+        if offered.item == PROGRAM:
+            return RunProgram(call.arguments)
+        if offered.item == SEARCH_CALL:
+            return SearchTools(call.arguments)
         return self._command(call, offered)
 
     def listed(self, input: ToolsListed) -> list[Event]:
@@ -268,7 +276,7 @@ class ServerCalls:
         events = self._stream.end_asking()
         item: JsonObject = {
             "id": self._stream.new_id(ids.TOOL_SEARCH_OUTPUT),
-            "type": search.OUTPUT_ITEM,
+            "type": SEARCH_OUTPUT,
             "status": "completed",
             "execution": "server",
             "call_id": None,
@@ -293,7 +301,7 @@ class ServerCalls:
         program = self.program
         if program is None:
             raise LocalProtocolError("a call of a program that does not run")
-        if not self._called.may_host or len(self._made) >= programs.MAX_CALLS:
+        if not self._called.may_host or len(self._made) >= MAX_PROGRAM_CALLS:
             return Step([], program)
         self._made.append(MadeCall(input.tool.name, input.arguments))
         self._called.made += 1
@@ -338,7 +346,7 @@ class ServerCalls:
         self.program = None
         item: JsonObject = {
             "id": self._stream.new_id(ids.PROGRAM_OUTPUT),
-            "type": programs.OUTPUT_ITEM,
+            "type": PROGRAM_OUTPUT,
             "status": "incomplete" if input.failed else "completed",
             "call_id": self._program_id,
             "result": input.text,

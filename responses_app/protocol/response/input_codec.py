@@ -26,9 +26,7 @@ from engine import orjson
 from engine.formats.base import PicturePart
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.multi_agent import AgentLimits
-from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.items.programs import MadeCall, PausedProgram
+from responses_app.protocol.items.offers import AgentLimits, ApprovedCall, MadeCall, OfferedTool, PausedProgram
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
     Declared,

@@ -74,8 +74,7 @@ from responses_app.protocol.response.steps import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.response.summaries import Budget, Compacting, SummaryTurns
-from responses_app.protocol.response.turns import AnswerStops, Turn, TurnReader
+from responses_app.protocol.response.turns import AnswerStops, Budget, Compacting, SummaryTurns, Turn, TurnReader
 from responses_app.protocol.usage import TurnUsage, usage
 
 

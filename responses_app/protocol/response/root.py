@@ -6,11 +6,10 @@ from functools import partial
 
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items.multi_agent import ROOT
+from responses_app.protocol.items.offers import ROOT
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
-from responses_app.protocol.output.voices import Chorus
 from responses_app.protocol.requests.resources import Ending, ResponseObject, Status
-from responses_app.protocol.response.agents import AgentMachine, AgentTree
+from responses_app.protocol.response.agents import AgentMachine, AgentTree, Chorus
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
@@ -26,7 +25,7 @@ from responses_app.protocol.response.steps import (
     Stopped,
     StopReason,
 )
-from responses_app.protocol.response.summaries import Budget
+from responses_app.protocol.response.turns import Budget
 from responses_app.protocol.usage import TurnUsage
 
 

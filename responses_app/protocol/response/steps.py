@@ -17,9 +17,7 @@ from engine.formats.base import Body, PicturePart, RenderedMessage, Tokens, as_t
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items.multi_agent import AgentLimits
-from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.items.programs import MadeCall, PausedProgram
+from responses_app.protocol.items.offers import AgentLimits, ApprovedCall, MadeCall, OfferedTool, PausedProgram
 from responses_app.protocol.requests.resources import Ending
 
 

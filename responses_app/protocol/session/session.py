@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events.frames import connection_expiring, error_frame
+from responses_app.protocol.events.events import connection_expiring, error_frame
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Steering, Stop

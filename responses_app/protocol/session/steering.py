@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, response_not_found
-from responses_app.protocol.events.frames import (
+from responses_app.protocol.events.events import (
     error_frame,
     inject_failed,
     interrupt_accepted,

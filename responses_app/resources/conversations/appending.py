@@ -8,7 +8,7 @@ from responses_app.kit.sql import in_parts
 from responses_app.kit.table import can_be_known
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.resources import PREFIXES
+from responses_app.protocol.items.items import PREFIXES
 from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.conversations.model import Conversation, ConversationItem
 

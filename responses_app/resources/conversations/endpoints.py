@@ -10,7 +10,8 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.fields import missing
-from responses_app.protocol.items.resources import Item, identified, with_included
+from responses_app.protocol.items.items import identified
+from responses_app.protocol.items.resources import Item, with_included
 from responses_app.protocol.requests.pages import ItemList, list_page, page_of, parse_list_query, unknown_cursor
 from responses_app.resources.conversations import model
 from responses_app.resources.conversations.fields import (

@@ -27,8 +27,8 @@ from responses_app.kit.errors import StoreError
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.offers import Offer, found_on_servers, not_listed
-from responses_app.protocol.items.tool_search import OUTPUT_ITEM, ToolQuery, find, groups_of, shown
+from responses_app.protocol.items.offers import SEARCH_OUTPUT, Offer, found_on_servers, not_listed
+from responses_app.protocol.items.tool_search import ToolQuery, find, groups_of, shown
 from responses_app.protocol.prompt.rendering import rendered_item
 from responses_app.protocol.response.calls import ClientCalls
 from responses_app.protocol.response.response import ResponseMachine
@@ -138,7 +138,7 @@ def _searched(plan: RunPlan, arguments: str, said: int) -> tuple[ToolsFound, Run
 
 
 def _tokens(plan: RunPlan, tools: list[JsonObject]) -> int:
-    item: JsonObject = {"type": OUTPUT_ITEM, "execution": "server", "tools": tools}
+    item: JsonObject = {"type": SEARCH_OUTPUT, "execution": "server", "tools": tools}
     return sum(len(message.tokens) for message in rendered_item(plan.format, item))
 
 

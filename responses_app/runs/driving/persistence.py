@@ -13,7 +13,7 @@ from responses_app.limits.suspects import current_name
 from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import SampledMessage, fingerprint
-from responses_app.protocol.items.multi_agent import is_of_root
+from responses_app.protocol.items.offers import is_of_root
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_pictures, with_states
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
-from responses_app.protocol.items.programs import MAX_CALLS, NAME, MadeCall, outcome_of
+from responses_app.protocol.items.offers import MAX_PROGRAM_CALLS, PROGRAM, MadeCall, outcome_of
 from responses_app.protocol.items.spelling import is_same_json
 from responses_app.protocol.response.steps import (
     CallTool,
@@ -46,7 +46,7 @@ _DIVERGED = (
     "Error: the program was run again, behind its calls, and called something else than before. What it calls must not "
     "depend on time or chance. Its calls were made; look before you make them again."
 )
-_NO_MORE = f"no more tools may be called: a program may make {MAX_CALLS} calls, a response max_tool_calls"
+_NO_MORE = f"no more tools may be called: a program may make {MAX_PROGRAM_CALLS} calls, a response max_tool_calls"
 _OF_AGENTS = "programs of a response with several agents cannot call the functions of the client"
 
 
@@ -68,8 +68,8 @@ async def run_program(
 ) -> ProgramEnded | ProgramPaused:
     """Run a program to its end, or until it pauses. Raises `ClaimLost` where another worker has the response."""
     calls = _Calls(plan, command.made, effects, settings, tell)
-    call = CallTool(NAME, command.code)
-    entry = plan.tools.entry_of(NAME)
+    call = CallTool(PROGRAM, command.code)
+    entry = plan.tools.entry_of(PROGRAM)
     span = tool_span(plan, entry, call)
     try:
         returned = await call_tool(entry, call, tell=tell, settings=settings, answer=calls.answer)
@@ -141,7 +141,7 @@ class _Calls:
                 answers[place] = await self._of_server(name, arguments)
             elif self._plan.agents is not None:
                 answers[place] = {"error": _OF_AGENTS}
-            elif self._count + len(of_client) >= MAX_CALLS:
+            elif self._count + len(of_client) >= MAX_PROGRAM_CALLS:
                 answers[place] = {"error": _NO_MORE}
             else:
                 of_client.append((place, FunctionCalled(function.name, function.namespace, json_text(arguments))))

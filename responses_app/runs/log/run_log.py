@@ -41,13 +41,13 @@ from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, ItemSeals
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response.input_codec import decode, encode, encode_one
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.root import root_machine
 from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, OfAgent, RunStarted, Sampled
-from responses_app.protocol.response.summaries import Budget
+from responses_app.protocol.response.turns import Budget
 from responses_app.protocol.sealing import Sealer
 from responses_app.resources.webhooks.messages import WebhookMessage
 from responses_app.runs.log.journal import EventJournal, EventSource
@@ -490,7 +490,7 @@ class Machines:
         """Return the machine of a project's response, which is as it began; `tools`: see `machine_of`."""
 
         def seal(place: str, data: bytes) -> str:
-            return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
+            return self.sealer.seal_again(SEAL_PURPOSE, project, data, place=f"{response['id']} {place}")
 
         model = self.models.named(response["model"]) or self.models.first  # its own may be served no more
         model_format = model.format.at_effort(response["reasoning"].get("effort"))

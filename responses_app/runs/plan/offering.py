@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import functions_of_programs
-from responses_app.protocol.items.multi_agent import agents_offer
-from responses_app.protocol.items.offers import ApprovedCall, approved_calls, found_on_servers, state_of_item
-from responses_app.protocol.items.programs import KIND as PROGRAMS
-from responses_app.protocol.items.programs import PausedProgram, paused_programs
+from responses_app.protocol.items.offers import (
+    PROGRAMS,
+    ApprovedCall,
+    PausedProgram,
+    agents_offer,
+    approved_calls,
+    found_on_servers,
+    paused_programs,
+    state_of_item,
+)
 from responses_app.protocol.items.tool_search import search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing

@@ -25,9 +25,14 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTool, ClientTools, by_model, by_programs
-from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
-from responses_app.protocol.items.programs import KIND as PROGRAMS
-from responses_app.protocol.items.programs import PausedProgram, about_programs
+from responses_app.protocol.items.offers import (
+    PROGRAMS,
+    ApprovedCall,
+    Offer,
+    OfferedTool,
+    PausedProgram,
+    about_programs,
+)
 from responses_app.protocol.items.tool_search import is_deferred
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens
 from responses_app.protocol.prompt.prompt import PromptWriter

@@ -35,9 +35,8 @@ from responses_app.protocol.items.media import (
     shown_file,
     with_files,
 )
-from responses_app.protocol.prompt import sealed_items
 from responses_app.protocol.prompt.rendering import Items
-from responses_app.protocol.prompt.sealed_items import SealedOthers, read_seal, with_exact_tokens
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, SealedOthers, read_seal, with_exact_tokens
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.resources.files.fields import FileGone
 
@@ -196,7 +195,7 @@ class Unsealing:
 
     def _reasoning(self, item: Reasoning, sealed: str, at: str | None) -> tuple[InputItem, SealedOthers | None]:
         try:
-            seal = read_seal(self._open(sealed_items.PURPOSE, self._project, sealed))
+            seal = read_seal(self._open(SEAL_PURPOSE, self._project, sealed))
         except SealBroken as problem:
             self._unread(item, at, "leave 'encrypted_content' out: then the item's text is read", problem)
             visible = item.content or item.summary or [TextPart(type="reasoning_text", text=UNREADABLE_THOUGHT)]

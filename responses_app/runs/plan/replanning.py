@@ -21,8 +21,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request,
 from responses_app.protocol.items.calls import call_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
-from responses_app.protocol.items.offers import Offer, found_on_servers
-from responses_app.protocol.items.programs import is_of_program
+from responses_app.protocol.items.offers import Offer, found_on_servers, is_of_program
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, rules_of_turns

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from responses_app.protocol.engine_state import METHOD
-from responses_app.protocol.items.multi_agent import AgentLimits
+from responses_app.protocol.items.offers import AgentLimits
 from responses_app.protocol.response.steps import Summaries
 from responses_app.protocol.setting import KIB, MIB, choice, flag, seconds, setting, whole
 from responses_app.protocol.tiers import ServiceTiers

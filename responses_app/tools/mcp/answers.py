@@ -14,8 +14,8 @@ from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.formats.base import IMAGE_OMITTED, FunctionTool, ToolNamespace
 from engine.types import AnyObject, Content, JsonSchema
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.calls import OMITTED_PARTS
 from responses_app.protocol.items.offers import Offer, OfferedTool, mcp_name, name_on_server
-from responses_app.protocol.items.outputs import OMITTED_PARTS
 from responses_app.protocol.requests.tools import can_be_enforced
 from responses_app.tools.base import ToolFailed, ToolImage, ToolResult, json_object
 

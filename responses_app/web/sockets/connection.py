@@ -22,7 +22,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller, key_revoked, session_over
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events.dialects import OPENAI, Dialect
-from responses_app.protocol.events.frames import (
+from responses_app.protocol.events.events import (
     ERROR_HEAD,
     error_frame,
     event_bytes,
@@ -33,7 +33,7 @@ from responses_app.protocol.events.frames import (
     reply_frame,
 )
 from responses_app.protocol.fields import IgnoredFields
-from responses_app.protocol.items.multi_agent import beta_missing, has_beta
+from responses_app.protocol.items.offers import beta_missing, has_beta
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, only_known
 from responses_app.protocol.rollouts.requests import RolloutRef

@@ -19,9 +19,9 @@ from responses_app.observing.traces import TRACEPARENT
 from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import FOREIGN_SEALS, ApiError, foreign_page, host_not_allowed
 from responses_app.protocol.events.dialects import DIALECT_HEADER
-from responses_app.protocol.events.frames import error_frame
+from responses_app.protocol.events.events import error_frame
 from responses_app.protocol.fields import IGNORED_HEADER, IgnoredFields
-from responses_app.protocol.items.multi_agent import BETA_HEADER
+from responses_app.protocol.items.offers import BETA_HEADER
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
 from responses_app.protocol.rollouts.requests import HEADERS as ROLLOUT_HEADERS
 from responses_app.protocol.rollouts.requests import ref_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from responses_app.protocol.errors import server_error
 from responses_app.protocol.events.dialects import FAILED
-from responses_app.protocol.events.frames import event_bytes, with_headers
+from responses_app.protocol.events.events import event_bytes, with_headers
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.session.session import Command, WebSocketSession
 from responses_app.protocol.session.steering import Create

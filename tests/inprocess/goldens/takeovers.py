@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response import summaries
+from responses_app.protocol.response import turns as machine_turns
 from responses_app.protocol.response.input_codec import decode, encode
 from tests.kit.fakes import Site
 from tests.unit.runs.test_takeover import CASES, TokenEngine, left_at, taken_over, undisturbed, unsealed
@@ -17,7 +17,7 @@ from tests.unit.runs.test_takeover import CASES, TokenEngine, left_at, taken_ove
 
 async def cuts() -> str:
     """Return every case, cut everywhere."""
-    summaries.MIN_TOKENS = 8
+    machine_turns.MIN_THOUGHT = 8
     return "\n".join([await _case(name) for name in CASES])
 
 

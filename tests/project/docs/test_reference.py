@@ -70,7 +70,7 @@ def test_many_bytes_are_shown_as_they_are_written_with_their_size_beside() -> No
 
 def test_every_event_and_frame_has_its_line() -> None:
     assert set(EVENTS) == set(EventType)
-    frames = ast.parse((ROOT / "responses_app/protocol/events/frames.py").read_text())
+    frames = ast.parse((ROOT / "responses_app/protocol/events/events.py").read_text())
     types = {
         value.value
         for node in ast.walk(frames)

@@ -29,7 +29,7 @@ from engine.formats.harmony.prompt import (
 from engine.types import FinishReason, Lark, Session
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.compaction import summary_message, summary_request
-from responses_app.protocol.response.summaries import SummaryTurns
+from responses_app.protocol.response.turns import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.unit.engine.grammars import APPLY_PATCH
 from tests.unit.engine.prompts import answer, called, declare, prompt, users

@@ -9,7 +9,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items.multi_agent import AgentLimits, agents_offer
+from responses_app.protocol.items.offers import AgentLimits, agents_offer
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.root import RootMachine
 from responses_app.protocol.response.steps import (

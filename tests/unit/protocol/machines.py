@@ -16,7 +16,7 @@ from responses_app.protocol.ids import DerivedIds
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.output.hosted_items import HostedBuilder
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -80,7 +80,7 @@ def machine(
         new_id=DerivedIds(response_id, created_ms=1_700_000_000_000, key=KEY),
         hosted={"python": PythonBuilder} if hosted else {},
         seals=ItemSeals(
-            model_format, seal=lambda place, data: SEALER.seal_again(PURPOSE, "default", data, place=place)
+            model_format, seal=lambda place, data: SEALER.seal_again(SEAL_PURPOSE, "default", data, place=place)
         ),
     )
     return ResponseMachine(

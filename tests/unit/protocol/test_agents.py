@@ -8,7 +8,7 @@ from engine.backends.demo.replies import render_reply
 from engine.backends.demo.tools import DemoAnswer, DemoCall
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items.multi_agent import AgentLimits, agent_of
+from responses_app.protocol.items.offers import AgentLimits, agent_of
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Finish, Idle, Stopped, StopReason
 from tests.unit.protocol.agents import Play, agents_machine

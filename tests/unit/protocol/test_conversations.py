@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from responses_app.kit.clock import utc
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.items import PASSED_THROUGH
-from responses_app.protocol.items.resources import identified, item_resource
+from responses_app.protocol.items.items import PASSED_THROUGH, identified
+from responses_app.protocol.items.resources import item_resource
 from responses_app.resources.conversations.fields import (
     parse_added_items,
     parse_changes,

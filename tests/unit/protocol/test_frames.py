@@ -17,8 +17,9 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
-from responses_app.protocol.events.events import Event, EventType
-from responses_app.protocol.events.frames import (
+from responses_app.protocol.events.events import (
+    Event,
+    EventType,
     connection_expiring,
     error_frame,
     event_bytes,

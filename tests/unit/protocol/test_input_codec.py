@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from engine.formats.base import PicturePart
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
-from responses_app.protocol.items.multi_agent import AgentLimits
-from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.items.programs import MadeCall, PausedProgram
+from responses_app.protocol.items.offers import AgentLimits, ApprovedCall, MadeCall, OfferedTool, PausedProgram
 from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
 from responses_app.protocol.response.steps import (
     AgentsAllowed,

@@ -23,7 +23,7 @@ from responses_app.protocol.messages.message import MessageObject, seen_turn_of,
 from responses_app.protocol.output.hosted_items import builder_of
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.rendering import Items, render_items
-from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.response import ResponseMachine
@@ -214,7 +214,9 @@ def run(said: Sequence[Sequence[int]], returned: Sequence[ToolReturned], sizes: 
         response,
         new_id=DerivedIds(RESPONSE_ID, created_ms=1_700_000_000_000, key=KEY),
         hosted={name: partial(_builder, offered) for name, offered in OFFERED.items()},
-        seals=ItemSeals(HARMONY, seal=lambda place, data: SEALER.seal_again(PURPOSE, "default", data, place=place)),
+        seals=ItemSeals(
+            HARMONY, seal=lambda place, data: SEALER.seal_again(SEAL_PURPOSE, "default", data, place=place)
+        ),
     )
     driver = Driver(ResponseMachine(stream, HARMONY, functions=("f",)))
     driver.tell(OutputOptions(sealed=True, objects=True))

@@ -10,7 +10,6 @@ from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.response.steps import (
     Ended,
@@ -40,7 +39,7 @@ from tests.unit.protocol.machines import AT, PYTHON, Driver, is_call, machine, s
 def short_thoughts_are_summed_up() -> Iterator[None]:
     """The thoughts of these tests are short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summaries, "MIN_TOKENS", 2)
+        patch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 2)
         yield
 
 

@@ -16,7 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.rendering import Items, render_items
-from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
+from responses_app.protocol.prompt.replaying import SEAL_PURPOSE, SealedOthers, read_seal
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.steps import OutputOptions, RunStarted, Summaries, ToolReturned
 from responses_app.runs.plan.reading import UNREADABLE_THOUGHT, Unsealing
@@ -145,7 +145,7 @@ def test_what_a_tool_of_this_server_gave_back_comes_back_too() -> None:
     driver = said(called, [*FINAL, *encode_text("2"), RETURN], tools=[ToolReturned("2")])
     items = [{**item, "call_id": "c"} if item["type"] == "function_call" else item for item in driver.items]
     assert len(sampled(driver)) == 4
-    sealed = read_seal(SEALER.open(PURPOSE, "default", str(items[-1]["encrypted_content"])))
+    sealed = read_seal(SEALER.open(SEAL_PURPOSE, "default", str(items[-1]["encrypted_content"])))
     assert isinstance(sealed, SealedOthers)
     assert [tokens_of(exact.messages) for _, exact in sealed.items] == [sampled(driver)[1:3]]
 
@@ -206,7 +206,7 @@ class TestBrokenSeals:
     BROKEN: ClassVar[dict[str, str]] = {
         "cut": SEAL[:-5],
         "changed": f"{SEAL[:40]}{'A' if SEAL[40] != 'A' else 'B'}{SEAL[41:]}",
-        "of another project": SEALER.seal_again(PURPOSE, "another", b"x", place="x"),
+        "of another project": SEALER.seal_again(SEAL_PURPOSE, "another", b"x", place="x"),
         "for another purpose": SEALER.seal("compaction", "default", b'{"summary":"x"}'),
         "of OpenAI": "gAAAAABpJ3" + "x" * 90,
         "nothing": "?",
@@ -263,7 +263,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
 def test_a_seal_with_content_of_another_version_is_a_broken_one(content: bytes) -> None:
-    sealed = SEALER.seal_again(PURPOSE, "default", content, place="x")
+    sealed = SEALER.seal_again(SEAL_PURPOSE, "default", content, place="x")
     error = refusal(read, [HI, {"type": "reasoning", "summary": [], "encrypted_content": sealed}])
     assert error.code == "invalid_encrypted_content"
     compacted = SEALER.seal("compaction", "default", content)

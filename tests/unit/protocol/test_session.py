@@ -14,7 +14,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
-from responses_app.protocol.events.frames import reply_frame
+from responses_app.protocol.events.events import reply_frame
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.session.session import CancelRuns, Close, SessionSettings, WebSocketSession

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from responses_app.protocol.items.calls import call_of, open_calls
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.tool_items import ReadCall, ReadOutput, called_tool, read_tool_item
-from responses_app.protocol.output.shell_items import CommandReader, ShellCallBuilder, ShellOutputBuilder
+from responses_app.protocol.output.hosted_items import ShellCallBuilder, ShellOutputBuilder
+from responses_app.protocol.output.shell_commands import CommandReader
 from tests.kit.laws import counting_ids
 
 CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}

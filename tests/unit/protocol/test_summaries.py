@@ -19,7 +19,7 @@ from responses_app.protocol.response.steps import (
     Summaries,
     TurnBegan,
 )
-from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST
+from responses_app.protocol.response.turns import MAX_ASIDES, MIN_THOUGHT, SUMMARY_REQUEST
 from tests.kit.laws import assert_laws
 from tests.unit.protocol.machines import ANSWER, Driver, ending_of, machine, sampled, types_of
 
@@ -80,7 +80,7 @@ def test_the_model_sums_up_in_a_turn_of_its_own_and_goes_on_behind_its_thought()
     aside = aside_of(driver)
     assert (aside.turn, aside.budget, aside.has_begun) == (1, 200, False)
     assert decode_tokens(aside.said[0].tokens) == f"{NEXT}{LONG}"
-    assert REQUEST in decode_tokens(aside.said[1].tokens)
+    assert SUMMARY_REQUEST in decode_tokens(aside.said[1].tokens)
     assert decode_tokens(aside.sampled) == "<|channel|>final<|message|>"
     driver.tell_all((TurnBegan(120), sampled("**Every side**\n\n"), sampled("I looked.")))
     command = driver.tell(sampled("<|return|>", FinishReason.STOP))
@@ -204,7 +204,7 @@ class TestFirstSentences:
 
 def test_what_is_long_enough_is_said_where_it_is_needed() -> None:
     (word,) = encode_harmony(" stone")
-    for count, due in ((MIN_TOKENS - 1, False), (MIN_TOKENS, True)):
+    for count, due in ((MIN_THOUGHT - 1, False), (MIN_THOUGHT, True)):
         driver = Driver(machine(HarmonyFormat()))
         driver.tell_all((BY_MODEL, RunStarted(), TurnBegan(9)))
         driver.tell(Sampled([*encode_harmony("<|channel|>analysis<|message|>"), *[word] * count]))

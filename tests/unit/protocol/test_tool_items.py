@@ -12,7 +12,7 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import needs_its_call
 from responses_app.protocol.items.items import PASSED_THROUGH, parse_input
-from responses_app.protocol.items.multi_agent import is_of_root
+from responses_app.protocol.items.offers import is_of_root
 from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.rendering import Items, count_omitted, render_items, with_results
 from responses_app.protocol.requests.requests import parse_create

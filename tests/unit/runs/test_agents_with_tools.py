@@ -9,7 +9,7 @@ import pytest
 
 from engine.types import GenerationRequest
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.multi_agent import agent_of
+from responses_app.protocol.items.offers import agent_of
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OfAgent
 from responses_app.stores.base import AcceptedResponse

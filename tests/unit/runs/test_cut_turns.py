@@ -20,7 +20,6 @@ from engine.types import GenerationRequest, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Sampled, StopReason
 from responses_app.runs.driving import generating
@@ -81,7 +80,7 @@ async def events_of(engine: TokenEngine, **fields: object) -> list[JsonObject]:
 async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 8)
     turns, fields = CASES[case]
     whole = CutEngine(turns)
     expected = await events_of(whole, **fields)

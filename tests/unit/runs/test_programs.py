@@ -9,8 +9,8 @@ import pytest
 
 from engine.formats.base import ToolNamespace
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.items.programs import ITEM, KIND, MAX_CALLS, NAME
+from responses_app.protocol.items import offers
+from responses_app.protocol.items.offers import MAX_PROGRAM_CALLS, Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
@@ -22,7 +22,7 @@ from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.runs.test_takeover import TokenEngine, gone_on, undisturbed
 
 CALLERS = "tools[0].allowed_callers"
-PROGRAMS: JsonObject = {"type": KIND}
+PROGRAMS: JsonObject = {"type": offers.PROGRAMS}
 HOSTED_SHELL: JsonObject = {"type": "shell", "environment": {"type": "container_auto"}}
 PROGRAM = f"{THOUGHT}<|channel|>commentary to=program code<|message|>a program<|call|>"
 DIRECT = f'{THOUGHT}<|channel|>commentary to=wiki.ask <|constrain|>json<|message|>{{"q":"a"}}<|call|>'
@@ -40,14 +40,14 @@ def function(name: str, *callers: str) -> JsonObject:
 class Programs(BaseTool):
     """Runs one program, which is Python of the test's."""
 
-    kinds: ClassVar = (KIND,)
+    kinds: ClassVar = (offers.PROGRAMS,)
 
     def __init__(self, program: Callable[[ToolCall], Coroutine[Any, Any, str]]) -> None:
         self.program = program
         self.runs = 0
 
     async def offer(self, use: ToolUse) -> Offer:
-        return Offer(ToolNamespace(NAME), [OfferedTool(name=NAME, item=ITEM)])
+        return Offer(ToolNamespace(offers.PROGRAM), [OfferedTool(name=offers.PROGRAM, item=offers.PROGRAM)])
 
     async def call(self, call: ToolCall) -> ToolResult:
         self.runs += 1
@@ -138,7 +138,7 @@ async def test_a_tool_that_needs_approval_is_not_called_by_programs() -> None:
     assert servers.calls == []
 
 
-@pytest.mark.parametrize(("limit", "made"), [(3, 2), (None, MAX_CALLS)])
+@pytest.mark.parametrize(("limit", "made"), [(3, 2), (None, MAX_PROGRAM_CALLS)])
 async def test_a_program_that_calls_on_and_on_is_told_to_stop(limit: int | None, made: int) -> None:
     async def program(call: ToolCall) -> str:
         outcomes = [await call.answer({"name": "wiki.ask", "arguments": {}}) for _ in range(made + 5)]
@@ -382,12 +382,12 @@ async def test_a_response_that_waits_goes_on_with_the_same_program() -> None:
 
 async def test_calls_are_bounded() -> None:
     async def program(call: ToolCall) -> str:
-        answers = await together(call, *(("stock", {"n": n}) for n in range(MAX_CALLS + 5)))
+        answers = await together(call, *(("stock", {"n": n}) for n in range(MAX_PROGRAM_CALLS + 5)))
         return str(sum("no more tools" in str(each) for each in answers))
 
     site = site_of(program)
     first = await site.ask(input="hi", tools=TOOLS)
-    assert len(calls_of(first)) == MAX_CALLS
+    assert len(calls_of(first)) == MAX_PROGRAM_CALLS
     second = await site.ask(input=outputs_of(first), previous_response_id=first["id"], tools=TOOLS)
     (output,) = [item for item in second["output"] if item["type"] == "program_output"]  # type: ignore[attr-defined]
     assert output["result"] == "5"

@@ -10,7 +10,6 @@ import pytest
 from engine.formats.base import as_tokens
 from engine.types import GenerationRequest, WeightsSpan
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Sampled, StopReason
 from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
@@ -64,7 +63,7 @@ def asked_of(requests: Sequence[GenerationRequest]) -> list[list[int]]:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_all_turns_are_as_the_engine_had_them(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 8)
     engine, stored, _ = await undisturbed(case)
     calls = recorded(stored)
     assert [each.prompt.tolist() for each in calls] == asked_of(engine.requests)
@@ -78,7 +77,7 @@ async def test_all_turns_are_as_the_engine_had_them(case: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_turn_that_is_cut_anywhere_is_one_call(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 8)
     turns, asked = CASES[case]
     engine, stored, _ = await undisturbed(case)
     whole = shown(recorded(stored))
@@ -90,7 +89,7 @@ async def test_a_turn_that_is_cut_anywhere_is_one_call(case: str, monkeypatch: p
 
 @pytest.mark.parametrize("case", CASES)
 async def test_another_worker_records_what_was_sampled_before(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 8)
     turns, _ = CASES[case]
     _, stored, accepted = await undisturbed(case, background=True)
     inputs, whole = list(decode(stored.log)), shown(recorded(stored))

@@ -10,9 +10,8 @@ from engine.types import CallRule, TurnRules
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.output.builders import first_sentences
 from responses_app.protocol.requests.requests import RulesOfTurns
-from responses_app.protocol.response import summaries
 from responses_app.protocol.response.steps import Generate
-from responses_app.protocol.response.summaries import REQUEST
+from responses_app.protocol.response.turns import SUMMARY_REQUEST
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.driving.generating import request_for
 from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
@@ -108,13 +107,13 @@ class TestSummaries:
         assert output[0]["summary"] == [{"type": "summary_text", "text": "I looked."}]
         first, aside, last = site.engine.prompts
         assert last[: len(first)] == first == aside[: len(first)], "the engine's cache has it"
-        assert REQUEST in decode_tokens(aside)
+        assert SUMMARY_REQUEST in decode_tokens(aside)
         assert decode_tokens(aside).endswith("<|start|>assistant<|channel|>final<|message|>")
         assert decode_tokens(last[len(first) :]) == THINKING
         limits = [request.sampling.max_output_tokens for request in site.engine.requests]
         assert limits[:2] == [1000, 200]
         await site.ask(input="And?", previous_response_id=response["id"])  # type: ignore[index]
-        assert REQUEST not in decode_tokens(site.engine.prompts[-1])
+        assert SUMMARY_REQUEST not in decode_tokens(site.engine.prompts[-1])
 
     @pytest.mark.parametrize("before", [[], ["I looked at "]])
     async def test_where_its_turn_fails_the_response_does_not(
@@ -148,7 +147,7 @@ class TestSummaries:
         await reading.to_the_end()
 
     async def test_text_that_is_held_back_is_told_in_it_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(summaries, "MIN_TOKENS", 2)
+        monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 2)
         engine = FakeEngine([f"{THINKING}{ANSWER}", ["I ", "looked", ".<|return|>"], ANSWER])
         site = Site(engine, settings=run_settings(stream_delta_ms=50))
         response = await response_of(await site.begin(input="hi", **AUTO))

@@ -14,7 +14,6 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.response.steps import Ended, Enqueued, Input, RunStarted, Sampled, ToolReturned, TurnBegan
 from responses_app.runs.log import following
@@ -154,7 +153,7 @@ async def assert_the_same_wherever_it_is_cut(
 async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    monkeypatch.setattr("responses_app.protocol.response.turns.MIN_THOUGHT", 8)
     turns, fields = CASES[case]
     accepted, events = await undisturbed(turns, fields)
     assert case != "a summary" or "I looked." in str(events)

@@ -21,7 +21,7 @@ from responses_app.extensions.console.watch.text import (
     visible,
 )
 from responses_app.protocol.items.calls import is_output
-from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
+from responses_app.protocol.items.offers import AGENT_CALL, AGENT_MESSAGE, ROOT, agent_of
 
 
 class ServerCall(NamedTuple):
@@ -90,7 +90,7 @@ ACTIONS = {  # calls whose tools have no name, and the field that says what was 
     "shell_call": "action",
     "apply_patch_call": "operation",
     "tool_search_call": "arguments",
-    CALL: "arguments",  # of agents, which says by its `action` what is asked for
+    AGENT_CALL: "arguments",  # of agents, which says by its `action` what is asked for
 }
 MAX_ITEMS = 200  # shown of each list of items
 ONE_LINE = 80  # characters of JSON that need no second one
@@ -179,7 +179,7 @@ class PageTranscript:
             block = self._action(kind, item)
         elif kind in READERS:
             block = self._of_server(READERS[kind](item))
-        elif kind == MESSAGE:
+        elif kind == AGENT_MESSAGE:
             block = self._agent_message(item)
         else:
             block = self._output(kind, item) if is_output(kind) else self._other(kind, item)
@@ -214,7 +214,7 @@ class PageTranscript:
         return block
 
     def _action(self, kind: str, item: Any) -> Block:
-        title = _string(item, "action") if kind == CALL else kind.removesuffix("_call")
+        title = _string(item, "action") if kind == AGENT_CALL else kind.removesuffix("_call")
         block = Block("call", "assistant", visible(title)[:80], call_id=_string(item, "call_id"))
         block.code = self.room.clip(_readable(item.get(ACTIONS[kind], "")))
         return block
@@ -371,7 +371,7 @@ def agents_of(output: object) -> list[AgentNode]:
     for item in as_list(output):
         if not isinstance(item, dict):
             continue
-        is_letter = item.get("type") == MESSAGE
+        is_letter = item.get("type") == AGENT_MESSAGE
         name = str(item.get("recipient")) if is_letter else agent_of(item)
         if name == ROOT or (name not in nodes and len(nodes) == MAX_AGENTS):
             continue
