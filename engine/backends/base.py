@@ -69,7 +69,7 @@ class BaseEngine(ABC):
     weights: BaseWeights | None = None
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep `model` (what the engine loads) and its backend's own `options`."""
+        """Keep `model` (what the engine loads) and its backend's own `options`, which `check()` and `start()` read."""
         self.model = model
         self.options = dict(options or {})
 

@@ -191,7 +191,6 @@ class ScriptedEngine(SimulatedEngine):
     known_options = (*SimulatedEngine.known_options, "journal", "script")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self.requests: deque[GenerationRequest] = deque(maxlen=1000)  # all that were asked for, refused ones too
         self.running = 0  # generations

@@ -45,7 +45,6 @@ class SimulatedEngine(BaseEngine):
     sees: ClassVar[bool] = False  # whether it looks at pictures, where the option `sees` says nothing
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         # Now and not in `check()`: a model's format is made of it before.
         self.supports_pictures = self.options.get("sees", self.sees) is True
@@ -55,7 +54,6 @@ class SimulatedEngine(BaseEngine):
         self._closed = asyncio.Event()  # an event, so that a long pause ends with it
 
     def check(self) -> None:
-        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         self._read_options(OptionReader(f"The {self.backend} engine", self.options, known=self.known_options))
 
     async def start(self) -> EngineInfo:
@@ -74,13 +72,11 @@ class SimulatedEngine(BaseEngine):
         return EngineInfo(backend=self.backend, model=self.model, max_model_len=self._max_model_len)
 
     async def health(self) -> None:
-        """Return while the engine is started and not closed, else raise `EngineUnavailable`."""
         self._require_open()
         if not self._started:
             raise EngineUnavailable(f"The {self.backend} engine is not started yet.")
 
     async def aclose(self) -> None:
-        """End what runs with `EngineUnavailable`, and take no more."""
         self._closed.set()
 
     def _read_options(self, options: OptionReader) -> None:

@@ -42,7 +42,7 @@ class BaseEmbeddings(ABC):
     dimensions: int = 0  # of a whole vector; known once it has started
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep `model` (what is loaded, or asked for) and the engine's own `options`."""
+        """Keep `model` (what is loaded, or asked for) and own `options`, which `check()` and `start()` read."""
         self.model = model
         self.options = dict(options or {})
 

@@ -71,12 +71,10 @@ class HashingEmbeddings(BaseEmbeddings):
         return Embedded(vectors=vectors, tokens=tokens)
 
     async def health(self) -> None:
-        """Return while it is started and not closed."""
         if self._is_closed or not self._is_started:
             raise EngineUnavailable(f"The hashing engine is {'closed' if self._is_closed else 'not started yet'}.")
 
     async def aclose(self) -> None:
-        """Take no more."""
         self._is_closed = True
 
 

@@ -42,7 +42,6 @@ class VllmEmbeddings(BaseEmbeddings):
     """Options are the fields of vLLM's `AsyncEngineArgs`; `model` is a folder or a name of the hub."""
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         # `runner`: a model that could generate is asked for embeddings.
         engine_options = {"tokenizer": model, "runner": "pooling", **self.options}
@@ -98,11 +97,9 @@ class VllmEmbeddings(BaseEmbeddings):
         return Embedded(vectors=vectors, tokens=sum(map(len, prompts)))
 
     async def health(self) -> None:
-        """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""
         self._kept.serving()
 
     async def aclose(self) -> None:
-        """Stop the engine core."""
         await self._kept.aclose()
 
     def _check_dimensions(self, llm: Any, dimensions: int | None) -> None:

@@ -61,14 +61,12 @@ class VllmServerEmbeddings(BaseEmbeddings):
     """Options: `urls` (one at least), `api_key` and `answer_seconds` (120). `model` "": the first that is there."""
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._servers: Sequence[_EmbeddingServer] = ()
         self._session: aiohttp.ClientSession | None = None
         self._max_model_len = 0  # tokens of one input, as the server says; 0: it does not
 
     def check(self) -> None:
-        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         options = OptionReader("The vllm-embeddings engine", self.options, known=("urls", "api_key", "answer_seconds"))
         urls = named_servers(
             options,
@@ -126,13 +124,11 @@ class VllmServerEmbeddings(BaseEmbeddings):
         return await asyncio.to_thread(_read, content, len(request.inputs))
 
     async def health(self) -> None:
-        """Return if a server answers."""
         status, _ = await self._somewhere("GET", "/health", b"", seconds=CONNECT_SECONDS)
         if status != 200:
             raise EngineUnavailable(f"The vLLM server answers {status} when it is asked how it is.")
 
     async def aclose(self) -> None:
-        """Close all connections, which ends what runs."""
         if self._session is not None:
             await self._session.close()
 

@@ -88,7 +88,6 @@ class _Explained(ArgumentParser):
     """A parser whose flags say more than is known at once, where somebody asks for it."""
 
     def format_help(self) -> str:
-        """Return the help."""
         explain(self)
         return super().format_help()
 

@@ -23,7 +23,6 @@ class DatabaseCommand(BaseCommand):
     requires_system_checks = ()  # they are about serving
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run it."""
         try:
             return super().execute(*args, **options)
         except DatabaseError as error:

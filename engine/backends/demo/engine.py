@@ -102,15 +102,12 @@ class DemoWeights(BaseWeights):
 
     @property
     def version(self) -> str:
-        """Of the last update that was finished."""
         return self._version
 
     async def pause(self, mode: PauseMode) -> None:
-        """Hold what runs."""
         await self.gate.close(mode)
 
     async def resume(self) -> None:
-        """Go on."""
         self.gate.open()
 
     async def call(self, call: WeightsCall) -> None:
@@ -133,7 +130,6 @@ class DemoWeights(BaseWeights):
                 raise WeightsRefused("The demo engine has no update that could be finished.")
 
     async def replicas(self) -> Sequence[ReplicaState]:
-        """Return this one."""
         return [ReplicaState(name=self.place, version=self._version)]
 
     def say(self, chunk: TokenChunk, words: "Words") -> None:
@@ -213,7 +209,6 @@ class DemoEngine(SimulatedEngine):
     known_options = (*SimulatedEngine.known_options, "chunk_tokens", "tokens_per_second")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._chunk_tokens = 1
         self._tokens_per_second: float | None = None

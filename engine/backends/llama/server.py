@@ -144,7 +144,6 @@ class LlamaServerEngine(BaseEngine):
     supports_prefill = True
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._url = ""
         self._api_key = ""
@@ -162,7 +161,6 @@ class LlamaServerEngine(BaseEngine):
         self._closed = asyncio.Event()
 
     def check(self) -> None:
-        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         options = OptionReader("The llama-server engine", self.options, known=KNOWN)
         urls = named_servers(
             options,
@@ -335,7 +333,6 @@ class LlamaServerEngine(BaseEngine):
         return self._from_a_thread(self._rendered(chat))
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """Have the server tokenize a text."""
         return self._from_a_thread(self._tokenized(text))
 
     async def _rendered(self, chat: ChatPrompt) -> Sequence[int]:
@@ -396,7 +393,6 @@ class LlamaServerEngine(BaseEngine):
         await self._serving()
 
     async def aclose(self) -> None:
-        """End what runs with `EngineUnavailable`, and close every connection."""
         self._closed.set()
         if self._client is not None:
             self._client.end_streams(_closed())

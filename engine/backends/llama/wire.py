@@ -279,12 +279,10 @@ class CompletionAnswer(AnswerReader):
         self._whole = WholeBytes("llama-server", MAX_ANSWER)
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
-        """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for too much of it."""
         self._whole.add(data)
         return iter(())
 
     def end(self) -> bool:
-        """Read what has come."""
         content = self._whole.take()
         message = _parsed(content)
         if "error" in message:

@@ -154,11 +154,9 @@ class VllmTurnReader(BaseReader):
         self.repairs = 0  # how often the parser failed: 1 at most, as it is dropped then
 
     def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
-        """Take text, and the tokens that it is; return what it completes."""
         return self._parsed(text, tokens, finished=False)
 
     def end(self, *, stopped: bool) -> list[Read]:
-        """End the turn."""
         read = self._parsed("", (), finished=True)
         if self._open is not None:
             if self._line:

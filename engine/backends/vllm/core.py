@@ -238,7 +238,6 @@ class OwnCore(BaseCore):
         self._vocabulary.cleanup()
 
     def described(self, llm: Any) -> str:
-        """Say that it is in this process."""
         return f"in this process, {self.version(llm)}"
 
     def _build(self) -> Any:

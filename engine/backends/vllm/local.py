@@ -87,19 +87,16 @@ class LocalWeights(BaseWeights):
         return version
 
     async def pause(self, mode: PauseMode) -> None:
-        """Have vLLM schedule nothing."""
         llm = self._kept.serving()
         self.ends = mode is PauseMode.ABORT  # before its outputs come
         await self._done(llm.pause_generation(mode=mode.value, clear_cache=True))
 
     async def resume(self) -> None:
-        """Have vLLM schedule again."""
         llm = self._kept.serving()
         await self._done(llm.resume_generation())
         self.ends = False
 
     async def call(self, call: WeightsCall) -> None:
-        """Take a step on all workers of vLLM."""
         llm = self._kept.serving()
         try:
             await self._done(self._step(llm, call))
@@ -117,14 +114,12 @@ class LocalWeights(BaseWeights):
             raise WeightsRefused(refused.reason, changed=True) from refused
 
     async def replicas(self) -> Sequence[ReplicaState]:
-        """Return the one that there is."""
         try:
             return [ReplicaState(name=self.place, version=await self.ask())]
         except EngineError as error:
             return [ReplicaState(name=self.place, version=None, problem=str(error))]
 
     async def learn(self, *, paused: PauseMode | None, version: str, is_settled: bool) -> None:
-        """Note what another process has done to the core."""
         self.ends = paused is PauseMode.ABORT
         await self.ask()  # the core knows better: it may have been started anew
 
@@ -243,7 +238,6 @@ class VllmEngine(CheckingEngine):
     supports_prefill = True
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None, core: str = "") -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
         self.weights: LocalWeights = LocalWeights(self._kept)
@@ -384,7 +378,6 @@ class VllmEngine(CheckingEngine):
         return rendered_chat(self._tokenizer(), chat, self._template)
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """Tokenize with the same."""
         return tokenized(self._tokenizer(), text)
 
     def _tokenizer(self) -> Any:
@@ -394,9 +387,7 @@ class VllmEngine(CheckingEngine):
         return self._read_tokenizer
 
     async def health(self) -> None:
-        """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""
         self._kept.serving()
 
     async def aclose(self) -> None:
-        """Let go of the engine core: one of its own is stopped."""
         await self._kept.aclose()

@@ -63,14 +63,12 @@ class PoolWeights(BaseWeights):
 
     @property
     def versions(self) -> Sequence[str]:
-        """Those of the servers that are used."""
         try:
             return versions_of(self._serving())
         except EngineUnavailable:
             return ()
 
     async def pause(self, mode: PauseMode) -> None:
-        """Pause all of them."""
         for replica in self._serving():
             _hold(replica, mode)  # before anything comes of it
         try:
@@ -100,7 +98,6 @@ class PoolWeights(BaseWeights):
         await self._everywhere(lambda replica: _step(replica, own[replica]))
 
     async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Announce = nobody) -> None:
-        """Change all of them at once."""
         before = self._want(calls)
         try:
             await super().apply(calls, mode, told=told)
@@ -124,7 +121,6 @@ class PoolWeights(BaseWeights):
             self._leave_out(replica, str(problem))
 
     async def replicas(self) -> Sequence[ReplicaState]:
-        """Return all servers of the pool."""
         return [
             ReplicaState(
                 name=replica.client.url,
@@ -135,7 +131,6 @@ class PoolWeights(BaseWeights):
         ]
 
     async def learn(self, *, paused: PauseMode | None, version: str, is_settled: bool) -> None:
-        """Note it, and use no more what has other weights than the rest."""
         pool = self._pool()
         for replica in pool.replicas:
             _hold(replica, paused)

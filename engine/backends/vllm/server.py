@@ -78,7 +78,6 @@ class VllmServerEngine(CheckingEngine):
     supports_prefill = True
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
-        """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._servers = ServerList(())
         self._api_key = ""
@@ -99,7 +98,6 @@ class VllmServerEngine(CheckingEngine):
         self._closed = asyncio.Event()  # an event, as a start that waits has to be ended by it
 
     def check(self) -> None:
-        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         options = OptionReader("The vllm-server engine", self.options, known=KNOWN)
         secret = "ENGINE_URL has a user or a password in it: a key belongs into ENGINE_API_KEY."
         self._servers = ServerList(
@@ -292,7 +290,6 @@ class VllmServerEngine(CheckingEngine):
         return self._from_a_thread(lambda replica: replica.rendered(chat))
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """Have a server tokenize a text, as it renders conversations."""
         return self._from_a_thread(lambda replica: replica.tokenized(text))
 
     def _from_a_thread(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
@@ -311,15 +308,12 @@ class VllmServerEngine(CheckingEngine):
         raise problem
 
     async def health(self) -> None:
-        """Return while a server is there, else raise `EngineUnavailable`."""
         self._candidates(NO_SESSION)
 
     def replicas(self) -> Mapping[str, int]:
-        """Return how many servers are used, how many are away, and how many only finish what they have."""
         return self._pool.states() if self._pool is not None else {}
 
     async def aclose(self) -> None:
-        """End what runs with `EngineUnavailable`, and close every connection."""
         self._closed.set()
         for task in self._endings:
             task.cancel()

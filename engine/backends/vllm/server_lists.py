@@ -110,7 +110,6 @@ class NamedServers(ServerSource):
         return f"the addresses of {self._url.host}"
 
     async def read(self) -> Sequence[str]:
-        """Resolve the name."""
         assert self._url.host is not None
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
@@ -135,7 +134,6 @@ class ServerFile(ServerSource):
         return f"the file {self._path}"
 
     async def read(self) -> Sequence[str]:
-        """Read the file."""
         try:
             # The file may lie on a network disk that hangs.
             text = await asyncio.to_thread(self._read)

@@ -142,25 +142,21 @@ class SharedCore(BaseCore):
         self._folder.cleanup()
 
     async def dispose(self, llm: Any) -> None:
-        """Stop an AsyncLLM, and give its place back."""
         await super().dispose(llm)
         if self._place is not None:
             self._place.close()  # not before the sockets are closed: the next one has the same addresses
             self._place = None
 
     def ended(self, request_id: str) -> None:
-        """Tell the host."""
         if self._place is not None:
             self._place.end(request_id)
 
     def described(self, llm: Any) -> str:
-        """Say whose core it is."""
         assert self._place is not None
         return f"in a core of process {self._place.lease.pid} that workers share, {self.version(llm)}"
 
     @property
     def started_by(self) -> int | None:
-        """The host."""
         return None if self._place is None else self._place.lease.pid
 
     async def _let_go(self) -> None:

@@ -184,7 +184,6 @@ class TokenStream(VllmAnswerReader):
         self._expanded: int | None = None  # the length of a prompt with pictures
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
-        """Yield the chunks that `data` completes, all but the last one."""
         for event in self._lines.feed(data):
             chunk = self._read(event)
             if chunk is not None:
@@ -317,7 +316,6 @@ class WholeAnswer(VllmAnswerReader):
         self._whole = WholeBytes("vLLM", MAX_ANSWER)
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
-        """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for more than vLLM would send."""
         self._whole.add(data)
         return iter(())
 

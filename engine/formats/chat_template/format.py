@@ -341,7 +341,6 @@ class ChatTemplateFormat(ModelFormat):
 
     @property
     def vocabulary_name(self) -> str:
-        """The fingerprint of its vocabulary, by which signs of messages are known."""
         return self.vocabulary.fingerprint
 
     def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:

@@ -274,7 +274,6 @@ class TagReader(BaseReader):
         self.repairs = 0
 
     def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
-        """Take text; return what it completes."""
         self._held += text
         while self._state():
             pass
@@ -282,7 +281,6 @@ class TagReader(BaseReader):
         return read
 
     def end(self, *, stopped: bool) -> list[Read]:
-        """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
         self._final = True
         read = self.feed("")
         if self._open is not None:

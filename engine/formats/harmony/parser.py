@@ -228,7 +228,6 @@ class HarmonyParser(TurnParser):
         return events
 
     def close(self) -> list[TurnEvent]:
-        """End the generation: an open message is completed as truncated, loose text becomes a message."""
         events: list[TurnEvent] = []
         if self._state is _CONTENT:
             self._complete(events, truncated=True)

@@ -26,7 +26,6 @@ class Command(DatabaseCommand):
     help = "Create an API key and print it, only once: the server stores its hash."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what the key is for."""
         parser.add_argument("--project", type=project_name, help="project of the key (default: default)")
         parser.add_argument(
             "--admin",
@@ -57,7 +56,6 @@ class Command(DatabaseCommand):
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make it."""
         secret, key = _admin_key(options) if options["admin"] else _key(options)
         self.stdout.write(secret)
         until = f", until {options['expires']:%Y-%m-%d %H:%M} UTC" if options["expires"] else ""

@@ -38,7 +38,6 @@ class Command(DatabaseCommand):
     help = "Delete all data of a project, or the responses created with one API key, permanently."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take whose."""
         whose = parser.add_mutually_exclusive_group(required=True)
         whose.add_argument("--project", help="all data of this project, including its keys")
         whose.add_argument("--key", metavar="ID", help="the responses created with this key (see list_keys)")
@@ -47,7 +46,6 @@ class Command(DatabaseCommand):
         parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do so."""
         subject = _subject(options)
         counts = count(subject)
         if not any(counts.values()) and subject.project != DEFAULT_PROJECT and not subject.key_id:

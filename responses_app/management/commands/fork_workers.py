@@ -148,7 +148,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # `serve` has run them
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take descriptors that the process has inherited."""
         parser.add_argument(
             "--control", type=int, required=True, metavar="DESCRIPTOR", help="a socket from which orders come"
         )

@@ -17,11 +17,9 @@ class Command(DatabaseCommand):
     help = "List the API keys, one per line: id, beginning, project, state, last use, name. Admin keys come last."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take whose."""
         parser.add_argument("--project", help="only this project")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """List them."""
         keys = ApiKey.objects.order_by("created_at")
         if options["project"]:
             keys = keys.filter(project=options["project"])

@@ -38,7 +38,6 @@ class Command(DatabaseCommand):
         self._retentions = Retentions()  # of projects that have their own
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what stands for the settings this once."""
         parser.add_argument("--dry-run", action="store_true", help="show what would be deleted, and delete nothing")
         for flag, variable, parse in (
             ("--ttl", "RESPONSES_STORE_TTL", _at_least_0(float)),

@@ -16,7 +16,6 @@ class Command(DatabaseCommand):
     help = "Revoke API keys. Within 2 s they stop working, and WebSockets that use them are closed."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take which keys."""
         parser.add_argument(
             "keys", nargs="+", metavar="KEY", help="id of a key, its beginning as list_keys shows it, or the key itself"
         )

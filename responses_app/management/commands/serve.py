@@ -51,7 +51,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # `handle` runs them itself, for one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the settings that have a flag."""
         add_flags(parser)
         explain(parser)
 

@@ -137,7 +137,6 @@ class Command(BaseCommand):
     requires_system_checks = ()  # `serve` has run them
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take descriptors that the process has inherited."""
         parser.add_argument("--number", type=int, required=True, help="its number among the workers")
         for flag, about in (
             ("--listener", "the listening socket"),
@@ -149,6 +148,5 @@ class Command(BaseCommand):
         parser.add_argument("--at-once", action="store_true", help="accept connections before it is ready")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve."""
         pipes = Pipes(**{name: options[name] for name in ("listener", "lifeline", "says", "shares")})
         WorkerServer(options["number"], pipes, at_once=options["at_once"]).serve()

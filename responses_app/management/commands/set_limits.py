@@ -30,7 +30,6 @@ class Command(DatabaseCommand):
     help = "Change the rate limits of a key or a project, within 2 s. Without a limit, print them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take whose limits, and which."""
         whose = parser.add_mutually_exclusive_group(required=True)
         whose.add_argument("--project", metavar="NAME", help="project: its keys share the limits")
         whose.add_argument(
@@ -48,7 +47,6 @@ class Command(DatabaseCommand):
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Change them."""
         changes = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
         check_can_be_spent(options[SPENDING])
         row = _row(options, changes)

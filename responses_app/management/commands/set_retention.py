@@ -29,7 +29,6 @@ class Command(DatabaseCommand):
     help = "Set how long a project keeps what it stores: never, a number of hours, forever, or as the server is set."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take whose, and how long."""
         parser.add_argument("--project", metavar="NAME", required=True)
         parser.add_argument(
             "retention",
@@ -41,7 +40,6 @@ class Command(DatabaseCommand):
         parser.add_argument("--yes", action="store_true", help="do not ask before anything is erased")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do so."""
         row = _row(options["project"])
         if options["retention"] is None:
             self.stdout.write(f"{row.pk}: {written(row.retention_hours)}")
