@@ -352,23 +352,22 @@ def test_settings_that_do_not_fit_together(environ: dict[str, str], named: list[
     assert "hidden" not in sentence, "no passwords in messages"
 
 
-def test_a_search_by_a_configured_server() -> None:
-    assert read(SEARCH_MCP=" a.b ", MCP_SERVERS='{"a": "https://a.example"}').search_mcp == "a.b"
-
-
-def test_a_shorter_life_alone_needs_no_warning_time() -> None:
-    assert read(WEBSOCKET_LIFETIME_SECONDS="10").websocket_lifetime_seconds == 10
-
-
-def test_a_network_with_host_names() -> None:
-    settings = read(HOST="0.0.0.0", ALLOWED_HOSTS="models.example")
-    assert not settings.serves_loopback
-    assert settings.allowed_hosts == ("models.example",)
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2", "::1"])
-def test_loopback_needs_no_host_names(host: str) -> None:
-    assert read(HOST=host).serves_loopback
+@pytest.mark.parametrize(
+    ("environ", "known"),
+    [
+        ({"SEARCH_MCP": " a.b ", "MCP_SERVERS": '{"a": "https://a.example"}'}, {"search_mcp": "a.b"}),
+        ({"WEBSOCKET_LIFETIME_SECONDS": "10"}, {"websocket_lifetime_seconds": 10}),  # it needs no warning time
+        (
+            {"HOST": "0.0.0.0", "ALLOWED_HOSTS": "models.example"},
+            {"serves_loopback": False, "allowed_hosts": ("models.example",)},
+        ),
+        *(({"HOST": host}, {"serves_loopback": True}) for host in ("localhost", "127.0.0.1", "127.0.0.2", "::1")),
+    ],
+    ids=str,
+)
+def test_settings_that_fit_together(environ: dict[str, str], known: dict[str, object]) -> None:
+    settings = read(**environ)
+    assert {name: getattr(settings, name) for name in known} == known
 
 
 def test_a_host_that_does_not_resolve_is_ignored_with_a_warning() -> None:

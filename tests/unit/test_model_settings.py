@@ -58,21 +58,14 @@ def test_what_it_leaves_out_is_as_the_settings_for_all_say() -> None:
 
 
 def test_it_may_be_a_file(tmp_path: Path) -> None:
-    entries = {"small": {"engine": "demo"}}
-    file = tmp_path / "models.json"
-    file.write_text(json.dumps(entries))
-    settings, _ = from_environ({"MODELS": str(file)})
-    assert settings.served == served(entries)
-    for wrong in (tmp_path, tmp_path / "none.json"):
-        assert "or a file with one" in refusal({"MODELS": str(wrong)})
-
-
-def test_its_file_may_be_named_instead(tmp_path) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path / "models.json"
     file.write_text(json.dumps({"small": WHOLE}))
-    settings, _ = from_environ({"MODELS_FILE": str(file)})
-    assert [model.name for model in settings.served] == ["small"]
-    assert "hidden" not in repr(settings)
+    for variable in ("MODELS", "MODELS_FILE"):
+        settings, _ = from_environ({variable: str(file)})
+        assert settings.served == served({"small": WHOLE})
+        assert "hidden" not in repr(settings)
+    for wrong in (tmp_path, tmp_path / "none.json"):
+        assert "or a file with one" in refusal({"MODELS": str(wrong)})
 
 
 @pytest.mark.parametrize(
