@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import orjson
@@ -10,9 +11,11 @@ import pytest
 from engine.formats.base import ToolNamespace
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import offers
-from responses_app.protocol.items.offers import MAX_PROGRAM_CALLS, Offer, OfferedTool
+from responses_app.protocol.items.offers import MAX_PROGRAM_CALLS, MadeCall, Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode
-from responses_app.protocol.response.steps import OutputGiven
+from responses_app.protocol.response.steps import OutputGiven, ProgramEnded, ProgramPaused, RunProgram
+from responses_app.runs.driving import programs
+from responses_app.runs.plan.plan import RunPlan
 from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
 from tests.kit.fakes import ANSWER, THOUGHT, FakeEngine, Site
 from tests.kit.oracle import validate_event, validate_response
@@ -309,15 +312,17 @@ async def test_functions_are_told_to_programs_alone_unless_both_may_call() -> No
 
 
 async def test_another_call_than_before_ends_the_program() -> None:
-    asked = iter(range(9))
+    asked, answers = iter(range(9)), list[JsonObject]()
 
     async def program(call: ToolCall) -> str:
-        return str(await call.answer({"name": "stock", "arguments": {"now": next(asked)}}))
+        answers.append(await call.answer({"name": "stock", "arguments": {"now": next(asked)}}))
+        return str(answers)
 
     site = site_of(program)
     first = await site.ask(input="hi", tools=TOOLS)
     second = await site.ask(input=outputs_of(first), previous_response_id=first["id"], tools=TOOLS)
     (output,) = [item for item in second["output"] if item["type"] == "program_output"]  # type: ignore[attr-defined]
+    assert answers == [], "it does not go on behind that call"
     assert output["status"] == "incomplete"
     assert "called something else than before" in output["result"]
     assert second["output"][-1]["type"] == "message"  # type: ignore[index]
@@ -335,6 +340,20 @@ async def test_a_program_that_calls_less_than_before_has_diverged() -> None:
     second = await site.ask(input=outputs_of(first), previous_response_id=first["id"], tools=TOOLS)
     (output,) = [item for item in second["output"] if item["type"] == "program_output"]  # type: ignore[attr-defined]
     assert "called something else than before" in output["result"]
+
+
+async def test_a_call_of_which_nobody_knows_what_came_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = programs.run_program
+
+    async def again(plan: RunPlan, command: RunProgram, *rest: Any, **named: Any) -> ProgramEnded | ProgramPaused:
+        return await run(plan, replace(command, made=[MadeCall("wiki.ask", '{"q":0}')]), *rest, **named)
+
+    monkeypatch.setattr(programs, "run_program", again)
+    servers = Servers()
+    site = Site(FakeEngine([PROGRAM, ANSWER]), tools=[servers, Programs(twice)])
+    await site.ask(input="hi", tools=[wiki("programmatic"), PROGRAMS])
+    assert "called something else than before" in prompt_of(site, 1)
+    assert servers.calls == []
 
 
 async def test_outputs_that_are_missing_and_outputs_of_nothing_are_refused() -> None:
