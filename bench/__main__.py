@@ -13,7 +13,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench import (
@@ -60,7 +60,7 @@ from bench.training.small import training
 from bench.trees import compare, table
 from tests.kit.ending import ended_cleanly
 
-ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
+ROWS: Mapping[str, Callable[[Bench], Iterable[Result]]] = {
     "events": events.websocket_events,
     "lanes": events.lanes,
     "sse": events.sse,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from statistics import median
 
 import httpx
@@ -21,25 +22,22 @@ SAID = f"<|channel|>final<|message|>{TEXT}<|return|>"
 WORDS = PROMPT_TOKENS // TURNS - SAMPLED_TOKENS // TURNS - 8  # about a token each
 
 
-def agents(bench: Bench) -> list[Result]:
+def agents(bench: Bench) -> Iterator[Result]:
     """What a turn of an agent costs in a roll-out, over one that nobody records."""
     recorded, plain, usage = asyncio.run(_agents(bench))
     ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
     extra = usage["bytes"] - 3 * usage["prompt_tokens"]
-    return [
-        Result(
-            name="agents",
-            what=f"CPU a turn, {TURNS} turns with up to {PROMPT_TOKENS:,} tokens, recorded / not recorded",
-            measured=median(ratios),
-            target=COST_TARGET,
-            details={
-                "recorded ms": median(recorded) * 1e3,
-                "plain ms": median(plain) * 1e3,
-                "bytes a turn beside its prompt": extra / usage["generations"],
-                "bytes a new token of a prompt": 3.0,
-            },
-        )
-    ]
+    yield Result(
+        what=f"CPU a turn, {TURNS} turns with up to {PROMPT_TOKENS:,} tokens, recorded / not recorded",
+        measured=median(ratios),
+        target=COST_TARGET,
+        details={
+            "recorded ms": median(recorded) * 1e3,
+            "plain ms": median(plain) * 1e3,
+            "bytes a turn beside its prompt": extra / usage["generations"],
+            "bytes a new token of a prompt": 3.0,
+        },
+    )
 
 
 async def _agents(bench: Bench) -> tuple[list[float], list[float], dict[str, int]]:

@@ -19,11 +19,11 @@ MIB = 1024 * 1024
 BODY = {"model": "gpt-oss", "input": "short"}
 
 
-def batches(bench: Bench) -> list[Result]:
+def batches(bench: Bench) -> Iterator[Result]:
     """A line of a batch beside the same response alone, and a long batch."""
     with bench.fresh_server(name="batches") as server:
-        assert isinstance(server, BenchServer)
-        return [_cost(bench, server), _long(bench, server)]
+        yield _cost(bench, server)
+        yield _long(bench, server)
 
 
 def _cost(bench: Bench, server: BenchServer) -> Result:
@@ -42,7 +42,6 @@ def _cost(bench: Bench, server: BenchServer) -> Result:
             alone.append((between - cpu) / LINES * 1e6)
             lines.append((server.cpu_seconds() - between) / LINES * 1e6)
     return Result(
-        name="batches",
         what="a line of a batch / the same response alone, CPU, SQLite",
         measured=median(one / other for one, other in zip(lines, alone, strict=True)),
         target=0.9,
@@ -91,7 +90,6 @@ def _long(bench: Bench, server: BenchServer) -> Result:
     done = _batch(server, (body for _ in range(LONG)), seconds=1800)
     seconds = time.perf_counter() - began
     return Result(
-        name="batches",
         what=f"memory at its peak beside {LONG:,} lines",
         measured=(server.peak_memory_bytes() - before) / MIB,
         unit="MiB",

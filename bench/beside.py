@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from statistics import median
 
@@ -21,14 +21,12 @@ WORST, MEDIAN = 500.0, 300.0  # milliseconds: beside large bodies, and beside al
 Attack = Callable[[int, str], Awaitable[None]]
 
 
-def beside(bench: Bench) -> list[Result]:
+def beside(bench: Bench) -> Iterator[Result]:
     """What a project's POST waits for beside another project's large bodies, long texts and background work."""
     with bench.fresh_server(name="beside", engine="demo", auth="on") as server:
         keys = {project: _key(server, project) for project in ("loud", "quiet")}
-        return [
-            asyncio.run(_measure(bench, server, keys, name, attack, target))
-            for name, (attack, target) in ATTACKS.items()
-        ]
+        for name, (attack, target) in ATTACKS.items():
+            yield asyncio.run(_measure(bench, server, keys, name, attack, target))
 
 
 def _key(server: Server, project: str) -> str:
@@ -51,7 +49,6 @@ async def _measure(
     await attacking
     worst, usual = max(times), median(times)
     return Result(
-        name=f"beside_{name}",
         what=f"a POST beside {AT_ONCE} clients of another project: {name.replace('_', ' ')}",
         measured=worst if target == WORST else usual,
         unit="ms",

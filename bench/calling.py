@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
@@ -24,7 +25,7 @@ uvicorn.run(make_server().streamable_http_app(), port=int(sys.argv[1]), log_leve
 """
 
 
-def mcp(bench: Bench) -> list[Result]:
+def mcp(bench: Bench) -> Iterator[Result]:
     """Call a tool of a server in another process with the client that is kept for it."""
     port = free_port()
     server = subprocess.Popen([sys.executable, "-c", _SERVER, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -33,18 +34,16 @@ def mcp(bench: Bench) -> list[Result]:
     finally:
         server.kill()
         server.wait()
-    return [
-        Result(name="mcp", what="a call of an MCP server over loopback, in all", measured=took, unit="ms", target=8.0),
-        Result(name="mcp", what="a call of an MCP server, CPU of ours", measured=used, unit="ms", target=3.0),
-    ]
+    yield Result(what="a call of an MCP server over loopback, in all", measured=took, unit="ms", target=8.0)
+    yield Result(what="a call of an MCP server, CPU of ours", measured=used, unit="ms", target=3.0)
 
 
-def tools(bench: Bench) -> list[Result]:
+def tools(bench: Bench) -> Iterator[Result]:
     """Let a model call a tool that does nothing, in a response that is not stored."""
     alone, with_calls = (min(asyncio.run(_answered(calls)) for _ in range(ROUNDS)) for calls in (0, IN_A_RESPONSE))
     each = (with_calls - alone) / IN_A_RESPONSE
     what = f"each of {IN_A_RESPONSE} calls of a tool in one response, CPU of the front end"
-    return [Result(name="tools", what=what, measured=each, unit="ms", target=2.0)]
+    yield Result(what=what, measured=each, unit="ms", target=2.0)
 
 
 async def _called(url: str) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from functools import partial
 from statistics import median
 
@@ -28,21 +29,20 @@ async def _sides(bench: Bench, path: str, body: bytes) -> list[Samples]:
     return await interleaved(bench, [(server, partial(_posts, server, path, body)) for path, body in sides])
 
 
-def chat(bench: Bench) -> list[Result]:
+def chat(bench: Bench) -> Iterator[Result]:
     """Chunks of chat completions beside the events of responses, both as server-sent events."""
-    return [_beside(bench, "chat", "Chat Completions", "chunk", "/v1/chat/completions", CHAT)]
+    yield _beside(bench, "Chat Completions", "chunk", "/v1/chat/completions", CHAT)
 
 
-def messages(bench: Bench) -> list[Result]:
+def messages(bench: Bench) -> Iterator[Result]:
     """Events of messages of Anthropic's API beside those of responses, both as server-sent events."""
-    return [_beside(bench, "messages", "Messages", "message event", "/v1/messages", MESSAGE)]
+    yield _beside(bench, "Messages", "message event", "/v1/messages", MESSAGE)
 
 
-def _beside(bench: Bench, name: str, title: str, unit: str, path: str, body: bytes) -> Result:
+def _beside(bench: Bench, title: str, unit: str, path: str, body: bytes) -> Result:
     """Return the row of an API whose stream comes in such units."""
     response, other = asyncio.run(_sides(bench, path, body))
     return Result(
-        name=name,
         what=f"{title}, {CONNECTIONS} streams at once, CPU per {unit} / per event of a response",
         measured=median(ours / theirs for ours, theirs in zip(other.cpu, response.cpu, strict=True)),
         target=1.1,

@@ -5,7 +5,7 @@ The engine gives 100 tokens a second. The clock of whoever waits counts, not the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from bench.report import Result
@@ -33,30 +33,28 @@ class SlowWiki(Wiki):
         return await super()._read(call)
 
 
-def early(bench: Bench) -> list[Result]:
+def early(bench: Bench) -> Iterator[Result]:
     """Let a program and a model make several calls that only read, and take the time until the answer has ended."""
     together = [("read", what) for what in "abcd"]
-    return [
-        _compared(
-            "a program that makes 4 calls of 300 ms together",
-            lambda setting: program_site(SlowWiki(), setting, together),
-            ("off", "known"),
-            CALLED,
-        ),
-        _compared(
-            "a model that writes 3 calls of 300 ms in one turn, and asks for each then",
-            lambda setting: _written(AGAIN, setting),
-            ("off", "predicted"),
-            {"tools": [WIKI]},
-        ),
-        _compared(
-            "the same of a model that asks for other ones then",
-            lambda setting: _written(OTHERS, setting),
-            ("off", "predicted"),
-            {"tools": [WIKI]},
-            most=1.05,
-        ),
-    ]
+    yield _compared(
+        "a program that makes 4 calls of 300 ms together",
+        lambda setting: program_site(SlowWiki(), setting, together),
+        ("off", "known"),
+        CALLED,
+    )
+    yield _compared(
+        "a model that writes 3 calls of 300 ms in one turn, and asks for each then",
+        lambda setting: _written(AGAIN, setting),
+        ("off", "predicted"),
+        {"tools": [WIKI]},
+    )
+    yield _compared(
+        "the same of a model that asks for other ones then",
+        lambda setting: _written(OTHERS, setting),
+        ("off", "predicted"),
+        {"tools": [WIKI]},
+        most=1.05,
+    )
 
 
 def _written(turns: Sequence[str], setting: str) -> Site:
@@ -88,7 +86,7 @@ def _compared(
     without, with_early = (median(took[way]) for way in ways)
     details = {"without, s": without, "with, s": with_early}
     what = f"{what}: time with calls begun early / without"
-    return Result(name="early", what=what, measured=with_early / without, target=most, details=details)
+    return Result(what=what, measured=with_early / without, target=most, details=details)
 
 
 async def _seconds(site: Site, fields: Mapping[str, object]) -> float:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -112,27 +112,23 @@ async def _websockets(bench: Bench, rounds: int) -> list[Samples]:
     return await bursts(bench, [ours, bench.server(BARE)], rounds=rounds)
 
 
-def websocket_events(bench: Bench) -> list[Result]:
+def websocket_events(bench: Bench) -> Iterator[Result]:
     """Our own CPU per event, and the time to the first: whole path beside ready-made frames."""
     whole, sender = asyncio.run(_websockets(bench, ROUNDS))
     engine = asyncio.run(_engine_alone(bench))
     details = {"whole µs": whole.cpu_us, "same frames µs": sender.cpu_us, "of it the scripted engine alone": engine}
-    return [
-        Result(
-            name="events",
-            what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, whole / ready-made frames",
-            measured=median(ours / theirs for ours, theirs in zip(whole.cpu, sender.cpu, strict=True)),
-            target=1.2,
-            details={**details, "events/s": 1e6 / median(whole.wall)},
-        ),
-        Result(
-            name="events",
-            what=f"time to first event, {CONNECTIONS} open WebSockets bursting / ready-made frames",
-            measured=median(ours / theirs for ours, theirs in zip(whole.first, sender.first, strict=True)),
-            target=2.0,
-            details={"whole ms": whole.first_ms, "same frames ms": sender.first_ms},
-        ),
-    ]
+    yield Result(
+        what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, whole / ready-made frames",
+        measured=median(ours / theirs for ours, theirs in zip(whole.cpu, sender.cpu, strict=True)),
+        target=1.2,
+        details={**details, "events/s": 1e6 / median(whole.wall)},
+    )
+    yield Result(
+        what=f"time to first event, {CONNECTIONS} open WebSockets bursting / ready-made frames",
+        measured=median(ours / theirs for ours, theirs in zip(whole.first, sender.first, strict=True)),
+        target=2.0,
+        details={"whole ms": whole.first_ms, "same frames ms": sender.first_ms},
+    )
 
 
 async def _engine_alone(bench: Bench) -> float:
@@ -160,19 +156,16 @@ async def _engine_alone(bench: Bench) -> float:
     return median(costs)
 
 
-def lanes(bench: Bench) -> list[Result]:
+def lanes(bench: Bench) -> Iterator[Result]:
     """What it saves to write the frames of a loop turn together."""
     together, apart = asyncio.run(_lanes(bench))
     ratios = [ours / theirs for ours, theirs in zip(together.cpu, apart.cpu, strict=True)]
-    return [
-        Result(
-            name="lanes",
-            what=f"CPU per event, {LANES} lanes of one socket, a turn's frames together / one per turn",
-            measured=median(ratios),
-            target=0.6,
-            details={"together µs": together.cpu_us, "one per turn µs": apart.cpu_us},
-        )
-    ]
+    yield Result(
+        what=f"CPU per event, {LANES} lanes of one socket, a turn's frames together / one per turn",
+        measured=median(ratios),
+        target=0.6,
+        details={"together µs": together.cpu_us, "one per turn µs": apart.cpu_us},
+    )
 
 
 async def _lanes(bench: Bench) -> list[Samples]:
@@ -189,20 +182,17 @@ async def _posts(server: BenchServer) -> tuple[int, list[float]]:
     return sum(chunk.count(b"\ndata: ") for body in bodies for chunk in body), [0.0]
 
 
-def sse(bench: Bench) -> list[Result]:
+def sse(bench: Bench) -> Iterator[Result]:
     """Server-sent events beside the same events from a bare Django view, which yields one after the other."""
     ours, bare = asyncio.run(_sse(bench))
     ratios = [mine / theirs for mine, theirs in zip(ours.cpu, bare.cpu, strict=True)]
     walls = [mine / theirs for mine, theirs in zip(ours.wall, bare.wall, strict=True)]
-    return [
-        Result(
-            name="sse",
-            what=f"SSE, {CONNECTIONS} at once, CPU per event / bare Django StreamingHttpResponse",
-            measured=median(ratios),
-            target=1.2,
-            details={"ours µs": ours.cpu_us, "bare µs": bare.cpu_us, "wall ratio": median(walls)},
-        )
-    ]
+    yield Result(
+        what=f"SSE, {CONNECTIONS} at once, CPU per event / bare Django StreamingHttpResponse",
+        measured=median(ratios),
+        target=1.2,
+        details={"ours µs": ours.cpu_us, "bare µs": bare.cpu_us, "wall ratio": median(walls)},
+    )
 
 
 async def _sse(bench: Bench) -> list[Samples]:

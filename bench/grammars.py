@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
@@ -22,7 +23,7 @@ def _schema(number: int) -> str:
     )
 
 
-def grammar(bench: Bench) -> list[Result]:
+def grammar(bench: Bench) -> Iterator[Result]:
     """Build the grammar of a turn with twenty tools whose schemas are known, as the turns of an agent are."""
     rules = TurnRules(calls=tuple(CallRule(f"tool_{each}", JsonSchema(_schema(each))) for each in range(TOOLS)))
     began = time.perf_counter()
@@ -36,13 +37,10 @@ def grammar(bench: Bench) -> list[Result]:
         began = time.perf_counter()
         harmony.turn_grammar(rules)
         remembered.append((time.perf_counter() - began) * 1e3)
-    return [
-        Result(
-            name="grammar",
-            what=f"building a turn's grammar, {TOOLS} tools with known schemas",
-            measured=median(built),
-            unit="ms",
-            target=2.0,
-            details={"remembered ms": median(remembered), "new schemas ms": cold, "KB": size / 1000},
-        )
-    ]
+    yield Result(
+        what=f"building a turn's grammar, {TOOLS} tools with known schemas",
+        measured=median(built),
+        unit="ms",
+        target=2.0,
+        details={"remembered ms": median(remembered), "new schemas ms": cold, "KB": size / 1000},
+    )

@@ -37,52 +37,44 @@ PROGRAM_CALLS = 100
 PROGRAMS = 5
 
 
-def interpreting(bench: Bench) -> list[Result]:
+def interpreting(bench: Bench) -> Iterator[Result]:
     """Start containers of bubblewrap one after another, call the last one, and look at the memory of all."""
     starts, calls, memory = asyncio.run(_measured())
-    return [
-        Result(
-            name="interpreter",
-            what="starting a container",
-            measured=median(starts),
-            unit="ms",
-            target=400.0,
-            details={"the slowest, ms": max(starts)},
-        ),
-        Result(
-            name="interpreter",
-            what="a call in a warm container",
-            measured=median(calls),
-            unit="ms",
-            target=15.0,
-            details={"the slowest, ms": max(calls)},
-        ),
-        Result(
-            name="interpreter",
-            what=f"memory of each of {CONTAINERS} containers that wait",
-            measured=memory,
-            unit="MiB",
-            target=40.0,
-        ),
-        _from_another_process(),
-    ]
+    yield Result(
+        what="starting a container",
+        measured=median(starts),
+        unit="ms",
+        target=400.0,
+        details={"the slowest, ms": max(starts)},
+    )
+    yield Result(
+        what="a call in a warm container",
+        measured=median(calls),
+        unit="ms",
+        target=15.0,
+        details={"the slowest, ms": max(calls)},
+    )
+    yield Result(
+        what=f"memory of each of {CONTAINERS} containers that wait",
+        measured=memory,
+        unit="MiB",
+        target=40.0,
+    )
+    yield _from_another_process()
 
 
-def shell(bench: Bench) -> list[Result]:
+def shell(bench: Bench) -> Iterator[Result]:
     """Have commands print the time at which they do, and look at the time when their client has it."""
     with bench.fresh_server(name="shell", engine="demo") as server, httpx.Client(base_url=server.base_url) as http:
         _printed(http)  # the container starts
         took = [_printed(http) for _ in range(CALLS)]
-    return [
-        Result(
-            name="shell",
-            what="from the first line that a command writes to its client",
-            measured=median(took),
-            unit="ms",
-            target=30.0,
-            details={"the slowest, ms": max(took)},
-        )
-    ]
+    yield Result(
+        what="from the first line that a command writes to its client",
+        measured=median(took),
+        unit="ms",
+        target=30.0,
+        details={"the slowest, ms": max(took)},
+    )
 
 
 def _printed(http: httpx.Client) -> float:
@@ -119,7 +111,6 @@ def _from_another_process() -> Result:
     with _another_process() as path:
         here, there = asyncio.run(_both(path))
     return Result(
-        name="interpreter",
         what="a call in a container of another process, beyond one of the same",
         measured=median(there) - median(here),
         unit="ms",
@@ -144,14 +135,15 @@ async def _both(path: str) -> tuple[list[float], list[float]]:
     return took
 
 
-def program(bench: Bench) -> list[Result]:
+def program(bench: Bench) -> Iterator[Result]:
     """Run a program that calls a tool in a loop, in a container of its own of another process."""
     with _another_process() as path:
         took, calls = asyncio.run(_of_program(path))
     what = f"a program of {PROGRAM_CALLS} calls, with its container, without what the tools take"
     details = {"calls made": float(calls)}
-    alone = Result(name="program", what=what, measured=took, unit="s", target=1.5, details=details)
-    return [alone, _in_a_response(bench)]
+    alone = Result(what=what, measured=took, unit="s", target=1.5, details=details)
+    yield alone
+    yield _in_a_response(bench)
 
 
 def _in_a_response(bench: Bench) -> Result:
@@ -171,7 +163,7 @@ def _in_a_response(bench: Bench) -> Result:
             calls = [item["type"] for item in response["output"]].count("mcp_call")
             assert (response["status"], calls) == ("completed", PROGRAM_CALLS), response
     what = f"a response whose program makes {PROGRAM_CALLS} calls of an MCP server's tool, from request to answer"
-    return Result(name="program", what=what, measured=median(walls), unit="s", target=1.5, details={"turns": 2.0})
+    return Result(what=what, measured=median(walls), unit="s", target=1.5, details={"turns": 2.0})
 
 
 async def _of_program(path: str) -> tuple[float, int]:

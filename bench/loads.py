@@ -20,28 +20,23 @@ TARGETS = {"SQLite": 1.5, "PostgreSQL": 1.5}
 _numbers = count(1)
 
 
-def load(bench: Bench) -> list[Result]:
+def load(bench: Bench) -> Iterator[Result]:
     """Load a chain of 1,000 responses, each with its reasoning; on both databases."""
-    results = []
     for name, target in TARGETS.items():
         bench.report.step(name)
         with database_of(bench, name) as alias:
             stored = asyncio.run(_save(alias))
             _analyze(alias)
             milliseconds, selected, tokens = asyncio.run(_load(alias, stored))
-        results.append(
-            beside(
-                "load",
-                f"chain of {PARTS:,} stored responses loaded, {name}",
-                milliseconds,
-                yardstick="a SELECT of its rows",
-                its=selected,
-                unit="ms",
-                target=target,
-                details={"best ms": min(milliseconds), "tokens": tokens},
-            )
+        yield beside(
+            f"chain of {PARTS:,} stored responses loaded, {name}",
+            milliseconds,
+            yardstick="a SELECT of its rows",
+            its=selected,
+            unit="ms",
+            target=target,
+            details={"best ms": min(milliseconds), "tokens": tokens},
         )
-    return results
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import resource
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.client import WebSocket, create, text_frame
@@ -24,7 +25,7 @@ LARGE_ROUNDS = 3
 STREAMS = 100
 
 
-def idle(bench: Bench) -> list[Result]:
+def idle(bench: Bench) -> Iterator[Result]:
     """What a worker takes that nobody uses; memory of connections that do nothing, and how fast they open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * IDLE + 500
@@ -32,14 +33,12 @@ def idle(bench: Bench) -> list[Result]:
         raise SystemExit(f"bench: this machine allows {hard} open files, the row `idle` needs {wanted} (ulimit -Hn).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with bench.fresh_server(name="idle") as server:
-        assert isinstance(server, BenchServer)
-        connections = asyncio.run(_idle(bench, server))
+        yield from asyncio.run(_idle(bench, server))
     with bench.migrated_server("sqlite", name="unused") as server:
-        alone = _unused(bench, server, "SQLite")
+        yield _unused(bench, server, "SQLite")
     with bench.migrated_server("postgresql", name="unused") as server, RedisServer() as redis:
         server.environ["REDIS_URL"] = redis.url
-        among_others = _unused(bench, server, "PostgreSQL and Redis")
-    return [*connections, alone, among_others]
+        yield _unused(bench, server, "PostgreSQL and Redis")
 
 
 def _unused(bench: Bench, server: BenchServer, kind: str) -> Result:
@@ -51,7 +50,6 @@ def _unused(bench: Bench, server: BenchServer, kind: str) -> Result:
         time.sleep(UNUSED_SECONDS)
         cpu = (server.cpu_seconds() - cpu) / (time.perf_counter() - began)
         return Result(
-            name="idle",
             what=f"CPU a second of a worker that nobody uses, {kind}",
             measured=cpu * 1e3,
             unit="ms",
@@ -76,7 +74,6 @@ async def _idle(bench: Bench, server: BenchServer) -> list[Result]:
         opened.close()
     return [
         Result(
-            name="idle",
             what=f"memory per idle connection at {IDLE:,}",
             measured=grown,
             unit="KiB",
@@ -84,7 +81,6 @@ async def _idle(bench: Bench, server: BenchServer) -> list[Result]:
             details={"base MiB": before / MIB, "idle CPU %": busy},
         ),
         Result(
-            name="idle",
             what="CPU to open a connection, one after the other (information)",
             measured=cpu * 1e6,
             unit="µs",
@@ -104,7 +100,7 @@ class Watched:
     logged: str = ""
 
 
-def stalled(bench: Bench) -> list[Result]:
+def stalled(bench: Bench) -> Iterator[Result]:
     """Memory a reader costs that never reads while the engine runs at full speed, one lane, many lanes, and SSE."""
     kinds = {"websocket": [create()], "lanes": [create(stream_id=f"lane-{n}") for n in range(LANES)], "sse": []}
     servers = {kind: bench.fresh_server(ENDLESS, name=f"stalled-{kind}") for kind in kinds}
@@ -112,7 +108,8 @@ def stalled(bench: Bench) -> list[Result]:
         for server in servers.values():
             stack.enter_context(server)
         watched = asyncio.run(_watch_all(bench, servers, kinds))
-    return [_stalled_row(kind, seen) for kind, seen in watched.items()]
+    for kind, seen in watched.items():
+        yield _stalled_row(kind, seen)
 
 
 def _stalled_row(kind: str, seen: Watched) -> Result:
@@ -123,7 +120,6 @@ def _stalled_row(kind: str, seen: Watched) -> Result:
     }
     after = "never" if seen.dropped_after is None else f"{seen.dropped_after:.1f} s"
     return Result(
-        name="stalled",
         what=what[kind],
         measured=(seen.peak - seen.start) / MIB,
         unit="MiB",
@@ -188,10 +184,9 @@ def _connections(server: BenchServer) -> int:
         return sum(1 for line in table if local in line[:22] and line.split()[3] == "01")
 
 
-def heavy(bench: Bench) -> list[Result]:
+def heavy(bench: Bench) -> Iterator[Result]:
     """The memory that a worker keeps behind large requests, and the memory of streams that can be resumed."""
     with bench.fresh_server(name="heavy", engine="demo") as server:
-        assert isinstance(server, BenchServer)
         _ask(server.port, 0)
         before = server.memory_bytes()
         server.forget_peak()
@@ -201,19 +196,14 @@ def heavy(bench: Bench) -> list[Result]:
             asyncio.run(_ask_all(server.port))
             after.append(server.memory_bytes())
         peak = server.peak_memory_bytes()
+    yield Result(
+        what=f"memory of a worker after {len(LARGE)} large requests at once / before",
+        measured=max(after) / before,
+        target=1.37,
+        details={"before MiB": before / MIB, "peak MiB": peak / MIB, "after, at most MiB": max(after) / MIB},
+    )
     with bench.fresh_server(name="kept", engine="demo") as server:
-        assert isinstance(server, BenchServer)
-        kept = _kept(bench, server)
-    return [
-        Result(
-            name="heavy",
-            what=f"memory of a worker after {len(LARGE)} large requests at once / before",
-            measured=max(after) / before,
-            target=1.37,
-            details={"before MiB": before / MIB, "peak MiB": peak / MIB, "after, at most MiB": max(after) / MIB},
-        ),
-        kept,
-    ]
+        yield _kept(bench, server)
 
 
 def _kept(bench: Bench, server: BenchServer) -> Result:
@@ -228,7 +218,6 @@ def _kept(bench: Bench, server: BenchServer) -> Result:
     time.sleep(2.0)
     after = server.memory_bytes()
     return Result(
-        name="heavy",
         what=f"memory of an event of {STREAMS} streams that can be resumed",
         measured=(after - before) / events,
         unit="bytes",

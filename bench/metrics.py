@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 
 from bench.events import CONNECTIONS, bursts
@@ -31,28 +31,24 @@ OUTCOME = Outcome(
 )
 
 
-def metrics(bench: Bench) -> list[Result]:
+def metrics(bench: Bench) -> Iterator[Result]:
     """What is measured of an event, alone; and two whole servers side by side, one with METRICS=off.
 
     The difference of the servers is mostly what else the machine does: two of the same kind differ as much.
     """
     on, off = asyncio.run(_servers(bench))
     token, response = _token_us(), _response_us()
-    return [
-        Result(
-            name="metrics",
-            what="CPU of measuring an event, and its share of its response / CPU of a WebSocket event",
-            measured=(token + response / TOKENS) / median(off),
-            target=0.03,
-            details={"a token µs": token, f"a response of {TOKENS} tokens µs": response},
-        ),
-        Result(
-            name="metrics",
-            what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, with metrics / METRICS=off",
-            measured=median(mine / theirs for mine, theirs in zip(on, off, strict=True)),
-            details={"with µs": median(on), "without µs": median(off)},
-        ),
-    ]
+    yield Result(
+        what="CPU of measuring an event, and its share of its response / CPU of a WebSocket event",
+        measured=(token + response / TOKENS) / median(off),
+        target=0.03,
+        details={"a token µs": token, f"a response of {TOKENS} tokens µs": response},
+    )
+    yield Result(
+        what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, with metrics / METRICS=off",
+        measured=median(mine / theirs for mine, theirs in zip(on, off, strict=True)),
+        details={"with µs": median(on), "without µs": median(off)},
+    )
 
 
 def _token_us() -> float:

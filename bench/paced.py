@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.client import COMPLETED, WebSocket, create
@@ -41,26 +42,22 @@ class PacedSocket(WebSocket):
             self.tokens = json.loads(data[start:end])["response"]["usage"]["output_tokens"]
 
 
-def paced(bench: Bench) -> list[Result]:
+def paced(bench: Bench) -> Iterator[Result]:
     """Whether one worker carries them, how regularly, and what a token costs."""
     options = json.dumps({"tokens_per_second": TOKENS_PER_SECOND})
     with bench.fresh_server(name="paced", engine="demo", engine_options=options) as server:
-        assert isinstance(server, BenchServer)
         rates, gaps, costs, events = asyncio.run(_paced(bench, server))
     wanted = STREAMS * TOKENS_PER_SECOND
     what = f"{STREAMS} streams at {TOKENS_PER_SECOND} tokens/s"
-    return [
-        Result(
-            name="paced",
-            what=f"{what}: p99 of the gaps between a stream's deltas",
-            measured=median(gaps) * 1e3,
-            unit="ms",
-            target=150.0,
-            details={"tokens/s": median(rates), "wanted": float(wanted), "events a token": median(events)},
-        ),
-        Result(name="paced", what=f"{what}: CPU per token", measured=median(costs), unit="µs", target=25.0),
-        Result(name="paced", what=f"{what}: wanted / had tokens/s", measured=wanted / median(rates), target=1.05),
-    ]
+    yield Result(
+        what=f"{what}: p99 of the gaps between a stream's deltas",
+        measured=median(gaps) * 1e3,
+        unit="ms",
+        target=150.0,
+        details={"tokens/s": median(rates), "wanted": float(wanted), "events a token": median(events)},
+    )
+    yield Result(what=f"{what}: CPU per token", measured=median(costs), unit="µs", target=25.0)
+    yield Result(what=f"{what}: wanted / had tokens/s", measured=wanted / median(rates), target=1.05)
 
 
 async def _paced(bench: Bench, server: BenchServer) -> tuple[list[float], list[float], list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from statistics import median
 
 import orjson
@@ -19,19 +20,16 @@ COLD_RATIO = 5.0
 WORDS = ["<|channel|>final<|message|>", *[" word"] * EVENTS, "<|return|>"]
 
 
-def replay(bench: Bench) -> list[Result]:
+def replay(bench: Bench) -> Iterator[Result]:
     """Server work to replay a finished stream from its beginning."""
     seconds, size = asyncio.run(_replay(bench))
-    return [
-        Result(
-            name="replay",
-            what=f"replay of {EVENTS:,} events, seconds",
-            measured=median(seconds),
-            unit="s",
-            target=SECONDS,
-            details={"events/s": EVENTS / median(seconds), "MB": size / 1e6},
-        )
-    ]
+    yield Result(
+        what=f"replay of {EVENTS:,} events, seconds",
+        measured=median(seconds),
+        unit="s",
+        target=SECONDS,
+        details={"events/s": EVENTS / median(seconds), "MB": size / 1e6},
+    )
 
 
 async def _replay(bench: Bench) -> tuple[list[float], int]:
@@ -52,22 +50,19 @@ async def _replay(bench: Bench) -> tuple[list[float], int]:
     return seconds, size
 
 
-def cold(bench: Bench) -> list[Result]:
+def cold(bench: Bench) -> Iterator[Result]:
     """Server work to make a finished stream again from its log, and to replay it: no worker has it in memory."""
     with database_of(bench, "SQLite") as alias:
         costs, written = asyncio.run(_cold(bench, alias))
-    return [
-        beside(
-            "cold",
-            f"replay of {EVENTS:,} events from the log, cold, CPU per event",
-            costs,
-            yardstick="orjson reads and writes them",
-            its=written,
-            unit="µs",
-            target=COLD_RATIO,
-            details={"events/s": 1e6 / median(costs)},
-        )
-    ]
+    yield beside(
+        f"replay of {EVENTS:,} events from the log, cold, CPU per event",
+        costs,
+        yardstick="orjson reads and writes them",
+        its=written,
+        unit="µs",
+        target=COLD_RATIO,
+        details={"events/s": 1e6 / median(costs)},
+    )
 
 
 async def _cold(bench: Bench, alias: str) -> tuple[list[float], list[float]]:

@@ -1,7 +1,7 @@
 """The rows about a vLLM server that dies, or hangs, while it generates: how long a stream is silent by that."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bench.paced import PacedSocket
 from bench.report import Result
@@ -20,31 +20,25 @@ WAYS: dict[str, Callable[[VllmProcess], None]] = {
 }
 
 
-def replicas(bench: Bench) -> list[Result]:
+def replicas(bench: Bench) -> Iterator[Result]:
     """Two servers that speak vLLM's wire, each with half of the streams; one of them is lost."""
-    results = []
-    for way, lose in WAYS.items():
+    for number, (way, lose) in enumerate(WAYS.items()):
         bench.report.step(way)
         with VllmProcess(SCRIPT) as lost, VllmProcess(SCRIPT) as left:
             urls = f"{lost.url},{left.url}"
-            name = f"replicas-{len(results)}"
+            name = f"replicas-{number}"
             with bench.fresh_server(name=name, engine="vllm-server", engine_url=urls, model=MODEL) as server:
-                assert isinstance(server, BenchServer)
                 sockets, ran_there = asyncio.run(_streams(server, lost, lose))
         whole = [socket for socket in sockets if socket.tokens == max(each.tokens for each in sockets) > 0]
         longest = max(gap for socket in sockets for gap in socket.gaps)
-        results.append(
-            Result(
-                name="replicas",
-                what=f"a replica of two is {way} at {STREAMS} streams: longest gap",
-                measured=longest,
-                unit="s",
-                target=TARGET,
-                holds=len(whole) == STREAMS,
-                details={"ran there": float(ran_there), "not whole": float(STREAMS - len(whole))},
-            )
+        yield Result(
+            what=f"a replica of two is {way} at {STREAMS} streams: longest gap",
+            measured=longest,
+            unit="s",
+            target=TARGET,
+            holds=len(whole) == STREAMS,
+            details={"ran there": float(ran_there), "not whole": float(STREAMS - len(whole))},
         )
-    return results
 
 
 async def _streams(

@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -16,15 +16,15 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One row. Without a `target` the number is for information; `holds` is a condition beside the number."""
+    """A figure of a row. Without a `target` it is for information; `holds` is a condition beside the number."""
 
-    name: str
     what: str
     measured: float
     unit: str = ""
     target: float | None = None
     holds: bool = True
     details: Mapping[str, float | str] = field(default_factory=dict)
+    name: str = ""  # of its row
 
     @property
     def verdict(self) -> str:
@@ -35,7 +35,6 @@ class Result:
 
 
 def beside(
-    name: str,
     what: str,
     measured: Sequence[float],
     *,
@@ -50,7 +49,6 @@ def beside(
     The same machine may be half as fast an hour later. The yardstick is then, too, so the ratio tells of our code.
     """
     return Result(
-        name=name,
         what=f"{what} / {yardstick}",
         measured=median(own / other for own, other in zip(measured, its, strict=True)),
         target=target,
@@ -107,7 +105,7 @@ class Report:
             began = time.monotonic()
             try:
                 for result in rows[name](given):
-                    self.add(result)
+                    self.add(replace(result, name=name))
             except Exception:  # noqa: BLE001 - whatever it is: it is printed, and the exit status tells of it
                 traceback.print_exc()
                 self._line(f"{name} failed, as told above", "", "", "failed")

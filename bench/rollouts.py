@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from statistics import median
 
 import httpx
@@ -21,7 +22,7 @@ BYTES_TARGET = 10.0
 SAID = f"<|channel|>final<|message|>{' '.join(str(number) for number in range(WORDS))}<|return|>"
 
 
-def rollouts(bench: Bench) -> list[Result]:
+def rollouts(bench: Bench) -> Iterator[Result]:
     """What a token costs in a roll-out, over one that nobody records; and the bytes that are kept of one.
 
     Once with the scripted engine, which makes up log probabilities in the server's own process; and once with a server
@@ -38,23 +39,19 @@ def rollouts(bench: Bench) -> list[Result]:
             ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
             results.append(
                 Result(
-                    name="rollouts",
                     what=f"CPU a token, {STREAMS} streams of {engine}, recorded / not recorded",
                     measured=median(ratios),
                     target=COST_TARGET,
                     details={"recorded µs": median(recorded), "plain µs": median(plain)},
                 )
             )
-    return [
-        *results,
-        Result(
-            name="rollouts",
-            what="bytes kept a sampled token, log probability included, prompts left out",
-            measured=size,
-            unit="B",
-            target=BYTES_TARGET,
-        ),
-    ]
+    yield from results
+    yield Result(
+        what="bytes kept a sampled token, log probability included, prompts left out",
+        measured=size,
+        unit="B",
+        target=BYTES_TARGET,
+    )
 
 
 async def _rollouts(bench: Bench, server: BenchServer) -> tuple[list[float], list[float], float]:

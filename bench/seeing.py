@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from statistics import median
 
@@ -17,7 +18,7 @@ TURNS = 20  # of a conversation, behind the first one
 ROUNDS = 7  # conversations of each kind, one after the other
 
 
-def seeing(bench: Bench) -> list[Result]:
+def seeing(bench: Bench) -> Iterator[Result]:
     """Conversations whose first message has an image, beside the same without it."""
     first: dict[bool, list[float]] = {True: [], False: []}
     later: dict[bool, list[float]] = {True: [], False: []}
@@ -29,22 +30,18 @@ def seeing(bench: Bench) -> list[Result]:
                 if number:
                     first[shows].append(began)
                     later[shows].append(went_on)
-    return [
-        Result(
-            name="seeing",
-            what=f"CPU of the turn that brings an image, PNG of {SIDE}² pixels (information)",
-            measured=median(first[True]) * 1e3,
-            unit="ms",
-            details={"of a text, ms": median(first[False]) * 1e3},
-        ),
-        Result(
-            name="seeing",
-            what=f"CPU of {TURNS} later turns of it / of a text's",
-            measured=median(image / text for image, text in zip(later[True], later[False], strict=True)),
-            target=1.1,
-            details={"image ms": median(later[True]) / TURNS * 1e3, "text ms": median(later[False]) / TURNS * 1e3},
-        ),
-    ]
+    yield Result(
+        what=f"CPU of the turn that brings an image, PNG of {SIDE}² pixels (information)",
+        measured=median(first[True]) * 1e3,
+        unit="ms",
+        details={"of a text, ms": median(first[False]) * 1e3},
+    )
+    yield Result(
+        what=f"CPU of {TURNS} later turns of it / of a text's",
+        measured=median(image / text for image, text in zip(later[True], later[False], strict=True)),
+        target=1.1,
+        details={"image ms": median(later[True]) / TURNS * 1e3, "text ms": median(later[False]) / TURNS * 1e3},
+    )
 
 
 def _conversation(server: BenchServer, *, shows: bool) -> tuple[float, float]:

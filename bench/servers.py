@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from bench.report import Report
 from tests.kit.postgres_server import PostgresServer
@@ -59,7 +60,7 @@ class BenchServer(Server):
             self.environ["DJANGO_SETTINGS_MODULE"] = "bench.bare_settings"
         self.environ["BENCH_FRAMES"] = str(folder.parent / "frames.json")
 
-    def start(self, *, wait: bool = True) -> Server:
+    def start(self, *, wait: bool = True) -> Self:
         """Start on the server's core."""
         with on_core(SERVER_CORE):
             return super().start(wait=wait)

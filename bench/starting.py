@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.report import Result, beside
@@ -25,7 +26,7 @@ class _Cost(NamedTuple):
     memory: float  # MiB, with what is shared with other processes
 
 
-def start(bench: Bench) -> list[Result]:
+def start(bench: Bench) -> Iterator[Result]:
     """CPU and memory of a process that has imported the application, with all bytecode compiled before."""
     folder = bench.folder / "start"
     folder.mkdir()
@@ -38,26 +39,22 @@ def start(bench: Bench) -> list[Result]:
             if number:
                 kept.append(cost)
     yardstick = "an empty Django and daphne"
-    return [
-        beside(
-            "start",
-            "CPU of importing the application",
-            [cost.cpu for cost in costs[OURS]],
-            yardstick=yardstick,
-            its=[cost.cpu for cost in costs[EMPTY]],
-            unit="s",
-            target=2.2,
-        ),
-        beside(
-            "start",
-            "memory of the application once imported",
-            [cost.memory for cost in costs[OURS]],
-            yardstick=yardstick,
-            its=[cost.memory for cost in costs[EMPTY]],
-            unit="MiB",
-            target=1.5,
-        ),
-    ]
+    yield beside(
+        "CPU of importing the application",
+        [cost.cpu for cost in costs[OURS]],
+        yardstick=yardstick,
+        its=[cost.cpu for cost in costs[EMPTY]],
+        unit="s",
+        target=2.2,
+    )
+    yield beside(
+        "memory of the application once imported",
+        [cost.memory for cost in costs[OURS]],
+        yardstick=yardstick,
+        its=[cost.memory for cost in costs[EMPTY]],
+        unit="MiB",
+        target=1.5,
+    )
 
 
 def _cost(code: str, environ: dict[str, str]) -> _Cost:

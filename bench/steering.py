@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
@@ -11,24 +12,21 @@ from tests.kit.clients import Socket
 ROUNDS = 40
 
 
-def steer(bench: Bench) -> list[Result]:
+def steer(bench: Bench) -> Iterator[Result]:
     """How long a user waits who says something while the model thinks; the demo engine speaks as fast as it can."""
     with bench.fresh_server(name="steer", engine="demo") as server:
         waits, boundaries = asyncio.run(_steered(server.ws_url))
-    return [
-        Result(
-            name="steer",
-            what="steer to the successor's first event, demo engine",
-            measured=median(waits) * 1e3,
-            unit="ms",
-            target=50.0,
-            details={
-                "worst ms": max(waits) * 1e3,
-                "from the steered one's last event ms": median(boundaries) * 1e3,
-                "rounds": ROUNDS,
-            },
-        )
-    ]
+    yield Result(
+        what="steer to the successor's first event, demo engine",
+        measured=median(waits) * 1e3,
+        unit="ms",
+        target=50.0,
+        details={
+            "worst ms": max(waits) * 1e3,
+            "from the steered one's last event ms": median(boundaries) * 1e3,
+            "rounds": ROUNDS,
+        },
+    )
 
 
 async def _steered(url: str) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from statistics import median
 from typing import Any
@@ -121,9 +121,10 @@ class TwoCommits:
         return f"{value[:-8]}{self._made:08x}" if is_id else value
 
 
-def store(bench: Bench) -> list[Result]:
+def store(bench: Bench) -> Iterator[Result]:
     """What it costs to store short responses, fifty at a time."""
-    return [_stored(bench, kind) for kind in KINDS]
+    for kind in KINDS:
+        yield _stored(bench, kind)
 
 
 def _stored(bench: Bench, kind: str) -> Result:
@@ -137,7 +138,6 @@ def _stored(bench: Bench, kind: str) -> Result:
         costs, commits = asyncio.run(_costs(bench, server, database, bare))
     stored, unstored = costs[True], costs[False]
     return beside(
-        f"store-{kind}",
         f"CPU to store a response, {WRITERS} at once, {KINDS[kind]}",
         [kept - not_kept for kept, not_kept in zip(stored, unstored, strict=True)],
         yardstick="two bare commits of its rows",

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -15,29 +16,24 @@ ROUNDS = 5
 TARGET = 1.0
 
 
-def webhook(bench: Bench) -> list[Result]:
+def webhook(bench: Bench) -> Iterator[Result]:
     """End responses on each database, with an endpoint that wants to be told of them and without."""
-    results = []
     for name in ("SQLite", "PostgreSQL"):
         with database_of(bench, name) as alias:
             counted, walls = asyncio.run(_ended(alias))
         commits = (counted[True, "commits"] - counted[False, "commits"]) / (ROUNDS * RESPONSES)
-        results.append(
-            Result(
-                name="webhook",
-                what=f"rows that a webhook adds to the transaction of a response, {name}",
-                measured=counted[True, "rows"] / (ROUNDS * RESPONSES),
-                target=TARGET,
-                holds=commits == 0 and not counted[False, "rows"],
-                details={
-                    "commits more": commits,
-                    "rows without an endpoint": counted[False, "rows"],
-                    "µs a response": median(walls[True]),
-                    "µs without an endpoint": median(walls[False]),
-                },
-            )
+        yield Result(
+            what=f"rows that a webhook adds to the transaction of a response, {name}",
+            measured=counted[True, "rows"] / (ROUNDS * RESPONSES),
+            target=TARGET,
+            holds=commits == 0 and not counted[False, "rows"],
+            details={
+                "commits more": commits,
+                "rows without an endpoint": counted[False, "rows"],
+                "µs a response": median(walls[True]),
+                "µs without an endpoint": median(walls[False]),
+            },
         )
-    return results
 
 
 async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list[float]]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.client import WebSocket
@@ -13,21 +14,18 @@ FRAMES = 1000
 OPENED = 500
 
 
-def opening(bench: Bench) -> list[Result]:
+def opening(bench: Bench) -> Iterator[Result]:
     """What it costs to open a WebSocket and to close it."""
     bench.keep_frames([], [])  # the bare server is asked for none
     ours, bare = asyncio.run(_opening(bench))
-    return [
-        beside(
-            "opening",
-            f"CPU to open a connection, {OPENED} one after the other, and to close it",
-            ours,
-            yardstick="a bare daphne",
-            its=bare,
-            unit="ms",
-            target=1.3,
-        )
-    ]
+    yield beside(
+        f"CPU to open a connection, {OPENED} one after the other, and to close it",
+        ours,
+        yardstick="a bare daphne",
+        its=bare,
+        unit="ms",
+        target=1.3,
+    )
 
 
 async def _opening(bench: Bench) -> tuple[list[float], list[float]]:
@@ -50,18 +48,15 @@ async def _opened(server: BenchServer) -> float:
     return (server.cpu_seconds() - cpu) / OPENED * 1e3
 
 
-def inbound(bench: Bench) -> list[Result]:
+def inbound(bench: Bench) -> Iterator[Result]:
     """How long a frame takes to be read and answered (with an error), on one connection."""
     latencies, cpu = asyncio.run(_inbound(bench))
-    return [
-        Result(
-            name="inbound",
-            what="inbound frame answered with an error, p50 (information)",
-            measured=median(latencies) * 1e6,
-            unit="µs",
-            details={"CPU µs": cpu * 1e6, "p99 µs": sorted(latencies)[len(latencies) * 99 // 100] * 1e6},
-        )
-    ]
+    yield Result(
+        what="inbound frame answered with an error, p50 (information)",
+        measured=median(latencies) * 1e6,
+        unit="µs",
+        details={"CPU µs": cpu * 1e6, "p99 µs": sorted(latencies)[len(latencies) * 99 // 100] * 1e6},
+    )
 
 
 async def _inbound(bench: Bench) -> tuple[list[float], float]:

@@ -5,9 +5,11 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 import httpx
 from redis.asyncio import Redis
@@ -40,7 +42,7 @@ class Workers(Supervised):
         self.start_seconds = START_SECONDS
         self.environ["PYTHONPATH"] = str(ROOT)
 
-    def start(self, *, wait: bool = True) -> "Supervised":
+    def start(self, *, wait: bool = True) -> Self:
         """Start; wait until all workers serve."""
         with on_core(SERVER_CORE):
             return super().start(wait=wait)
@@ -50,19 +52,16 @@ class Workers(Supervised):
         return sum(map(cpu_seconds_of, self.pids()))
 
 
-def workers(bench: Bench) -> list[Result]:
+def workers(bench: Bench) -> Iterator[Result]:
     """Several workers beside one, under the same load."""
     with RedisServer() as redis:
         many, one = asyncio.run(_workers(bench, redis.url))
-    return [
-        Result(
-            name="workers",
-            what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, {MANY} workers / 1",
-            measured=median(mine / theirs for mine, theirs in zip(many, one, strict=True)),
-            target=1.1,
-            details={f"{MANY} workers µs": median(many), "1 worker µs": median(one)},
-        )
-    ]
+    yield Result(
+        what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, {MANY} workers / 1",
+        measured=median(mine / theirs for mine, theirs in zip(many, one, strict=True)),
+        target=1.1,
+        details={f"{MANY} workers µs": median(many), "1 worker µs": median(one)},
+    )
 
 
 async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[float]]:
@@ -78,7 +77,7 @@ async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[floa
     return many.cpu, one.cpu
 
 
-def replaced(bench: Bench) -> list[Result]:
+def replaced(bench: Bench) -> Iterator[Result]:
     """Kill workers, one after the other: how long until another serves, and what it holds beyond what it shares."""
     seconds, cpu, own = [], [], []
     # Not forked, as tests have it: the supervisor would share memory with the process that it is forked from.
@@ -95,31 +94,26 @@ def replaced(bench: Bench) -> list[Result]:
             seconds.append(((serves - killed) % timedelta(days=1)).total_seconds())
         assert server.process is not None
         supervisor, loaded = own_mib(server.process.pid), [own_mib(pid) for pid in server.fork_servers()]
-    return [
-        Result(
-            name="replaced",
-            what="a worker that died, until another one serves, median",
-            measured=median(seconds),
-            unit="s",
-            target=0.5,
-            details={"best s": min(seconds), "its CPU s": median(cpu)},
-        ),
-        Result(
-            name="replaced",
-            what="memory of a new worker that no other process shares",
-            measured=median(own),
-            unit="MiB",
-            target=80.0,
-            details={"fork server MiB": sum(loaded)},
-        ),
-        Result(
-            name="replaced",
-            what="memory of the supervisor that no other process shares",
-            measured=supervisor,
-            unit="MiB",
-            target=60.0,
-        ),
-    ]
+    yield Result(
+        what="a worker that died, until another one serves, median",
+        measured=median(seconds),
+        unit="s",
+        target=0.5,
+        details={"best s": min(seconds), "its CPU s": median(cpu)},
+    )
+    yield Result(
+        what="memory of a new worker that no other process shares",
+        measured=median(own),
+        unit="MiB",
+        target=80.0,
+        details={"fork server MiB": sum(loaded)},
+    )
+    yield Result(
+        what="memory of the supervisor that no other process shares",
+        measured=supervisor,
+        unit="MiB",
+        target=60.0,
+    )
 
 
 def own_mib(pid: int) -> float:
@@ -128,20 +122,17 @@ def own_mib(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-def slot(bench: Bench) -> list[Result]:
+def slot(bench: Bench) -> Iterator[Result]:
     """Take one of the slots for WebSockets that all workers share, one after the other, and give it back."""
     with RedisServer() as redis:
         taken, cpu = asyncio.run(_slots(redis.url))
-    return [
-        Result(
-            name="slot",
-            what="a slot for a WebSocket acquired, Redis, one after the other, median",
-            measured=median(taken) * 1e3,
-            unit="ms",
-            target=0.5,
-            details={"best ms": min(taken) * 1e3, "CPU with its release ms": cpu * 1e3},
-        )
-    ]
+    yield Result(
+        what="a slot for a WebSocket acquired, Redis, one after the other, median",
+        measured=median(taken) * 1e3,
+        unit="ms",
+        target=0.5,
+        details={"best ms": min(taken) * 1e3, "CPU with its release ms": cpu * 1e3},
+    )
 
 
 async def _slots(url: str) -> tuple[list[float], float]:
@@ -161,20 +152,17 @@ async def _slots(url: str) -> tuple[list[float], float]:
     return taken, cpu
 
 
-def cancel(bench: Bench) -> list[Result]:
+def cancel(bench: Bench) -> Iterator[Result]:
     """Cancel a response in the background at a worker that does not run it."""
     with RedisServer() as redis:
         taken = _cancels(bench, redis.url)
-    return [
-        Result(
-            name="cancel",
-            what="a background response cancelled at another worker, until it has ended, median",
-            measured=median(taken) * 1e3,
-            unit="ms",
-            target=20.0,
-            details={"best ms": min(taken) * 1e3, "slowest ms": max(taken) * 1e3},
-        )
-    ]
+    yield Result(
+        what="a background response cancelled at another worker, until it has ended, median",
+        measured=median(taken) * 1e3,
+        unit="ms",
+        target=20.0,
+        details={"best ms": min(taken) * 1e3, "slowest ms": max(taken) * 1e3},
+    )
 
 
 def _cancels(bench: Bench, url: str) -> list[float]:

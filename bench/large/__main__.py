@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +26,7 @@ OPTIONS = ("shared_buffers=512MB", "maintenance_work_mem=256MB", "max_wal_size=4
 SMALL = 2000  # responses of the store beside it, which tells what of a figure is the machine's
 QUESTION = "Tell me about the weather on the river, please, and count to 40. " * 6
 
-STEPS: Mapping[str, Callable[[measuring.Store], list[Result]]] = {
+STEPS: Mapping[str, Callable[[measuring.Store], Iterable[Result]]] = {
     "retrieve": measuring.retrieve,
     "chain": measuring.chain,
     "create": measuring.create,

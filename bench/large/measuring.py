@@ -77,7 +77,7 @@ def long_chain_in(connection: Connection) -> Filled | None:
     return Filled(row[0], last[0])
 
 
-def retrieve(store: Store) -> list[Result]:
+def retrieve(store: Store) -> Iterator[Result]:
     """Retrieve responses from all over the table, one after the other."""
     taken = {}
     for each in store.both:
@@ -91,10 +91,10 @@ def retrieve(store: Store) -> list[Result]:
         "small ms": small.quantile(0.5),
         "small p99 ms": small.quantile(0.99),
     }
-    return [_row("retrieve", f"GET of a response over {store.filled.responses:,}", large.quantile(0.5), 3.0, details)]
+    yield _row(f"GET of a response over {store.filled.responses:,}", large.quantile(0.5), 3.0, details)
 
 
-def chain(store: Store) -> list[Result]:
+def chain(store: Store) -> Iterator[Result]:
     """Load a chain of 1,000 as the server does before it is continued."""
     os.environ.update(store.server.environ)
     django.setup()
@@ -109,7 +109,7 @@ def chain(store: Store) -> list[Result]:
         taken[each.url] = asyncio.run(_load(alias, each.filled.long_chain))
     large, small = taken[store.url], taken[store.both[-1].url]
     details = {"best ms": min(large), "small ms": median(small), "small best ms": min(small)}
-    return [_row("chain", f"a chain of {LONG_CHAIN:,} stored responses loaded", median(large), 15.0, details)]
+    yield _row(f"a chain of {LONG_CHAIN:,} stored responses loaded", median(large), 15.0, details)
 
 
 async def _load(alias: str, response_id: str) -> list[float]:
@@ -125,7 +125,7 @@ async def _load(alias: str, response_id: str) -> list[float]:
     return milliseconds
 
 
-def create(store: Store) -> list[Result]:
+def create(store: Store) -> Iterator[Result]:
     """Create responses, and continue old ones."""
     details, medians = {}, []
     for each, beside in zip(store.both, ("", "small "), strict=False):
@@ -137,15 +137,15 @@ def create(store: Store) -> list[Result]:
         taken = ask_all(each.server, requests)
         medians.append(taken.quantile(0.5))
         details |= {f"{beside}{name} ms": median(times) for name, times in taken.times.items()}
-    return [_row("create", "a response created or continued, demo engine", medians[0], None, details)]
+    yield _row("a response created or continued, demo engine", medians[0], None, details)
 
 
-def admin(store: Store) -> list[Result]:
+def admin(store: Store) -> Iterator[Result]:
     """Pages of the admin, the slowest kind counts."""
     large = _pages(store)
     small = _pages(store.small) if store.small else {}
     details = {f"{name} ms": f"{taken:.0f} / {small.get(name, 0):.0f}" for name, taken in large.items()}
-    return [_row("admin", "a page of the admin, the slowest kind; large / small", max(large.values()), 300.0, details)]
+    yield _row("a page of the admin, the slowest kind; large / small", max(large.values()), 300.0, details)
 
 
 def _pages(store: Store) -> dict[str, float]:
@@ -180,7 +180,7 @@ def _pages(store: Store) -> dict[str, float]:
     return {name: median(taken) for name, taken in times.items()}
 
 
-def purge(store: Store) -> list[Result]:
+def purge(store: Store) -> Iterator[Result]:
     """Purge 100,000 while serving."""
     with psycopg.connect(store.url) as connection:
         offset = min(PURGED, store.filled.responses // 4)
@@ -203,10 +203,10 @@ def purge(store: Store) -> list[Result]:
         "seconds": seconds,
         "responses a second": offset / seconds,
     }
-    return [_row("purge", f"the slowest request while {offset:,} are purged", busy.slowest, 100.0, details)]
+    yield _row(f"the slowest request while {offset:,} are purged", busy.slowest, 100.0, details)
 
 
-def backup(store: Store) -> list[Result]:
+def backup(store: Store) -> Iterator[Result]:
     """Back up with pg_dump while serving, and restore beside."""
     programs, into = newest_programs(), store.server.folder / "backup"
     with another_database(store.url, "restored") as restored:
@@ -214,7 +214,8 @@ def backup(store: Store) -> list[Result]:
             "pg_dump": ("--format=directory", "--compress=1", f"--dbname={store.url}", f"--file={into}"),
             "pg_restore": (f"--dbname={restored}", str(into)),
         }
-        return [_with_program(store, programs / name, arguments, into) for name, arguments in work.items()]
+        for name, arguments in work.items():
+            yield _with_program(store, programs / name, arguments, into)
 
 
 def _with_program(store: Store, program: Path, arguments: Sequence[str], into: Path) -> Result:
@@ -225,7 +226,7 @@ def _with_program(store: Store, program: Path, arguments: Sequence[str], into: P
         "seconds": time.monotonic() - began,
         "GiB of the backup": sum(file.stat().st_size for file in into.iterdir()) / 2**30,
     }
-    return _row("backup", f"the slowest request during {program.name}", taken.slowest, None, details)
+    return _row(f"the slowest request during {program.name}", taken.slowest, None, details)
 
 
 @contextmanager
@@ -260,5 +261,5 @@ def _beside(store: Store, work: Any) -> Any:
     return taken
 
 
-def _row(name: str, what: str, measured: float, target: float | None, details: Mapping[str, float | str]) -> Result:
-    return Result(name=name, what=what, measured=measured, unit="ms", target=target, details=details)
+def _row(what: str, measured: float, target: float | None, details: Mapping[str, float | str]) -> Result:
+    return Result(what=what, measured=measured, unit="ms", target=target, details=details)

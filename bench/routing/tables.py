@@ -1,6 +1,6 @@
 """What is compared, as rows of the bench and as the tables of a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -71,32 +71,28 @@ def figures(setup: Setup, variant: Variant) -> Figures:
     )
 
 
-def routing(bench: object) -> list[Result]:
+def routing(bench: object) -> Iterator[Result]:
     """How much of an endless cache's hits we find, and how many turns get done by that."""
     setup = Setup(agents=USUAL)
     measured = {variant: figures(setup, variant) for variant in VARIANTS}
     ours, by_turns = measured[OURS], measured[ROUND_ROBIN]
     where = f"{USUAL} agents on {setup.replicas} replicas, simulated"
-    return [
-        Result(
-            name="routing",
-            what=f"of an endless cache's hits, missed; {where}",
-            measured=1 - ours.share,
-            target=MISSED,
-            details={f"{variant.name} missed": 1 - each.share for variant, each in measured.items()},
-        ),
-        Result(
-            name="routing",
-            what=f"turns done by round robin / ours; {where}",
-            measured=by_turns.turns / ours.turns,
-            target=1 / TURNS,
-            holds=ours.balance <= 1.25,
-            details={
-                **{f"{variant.name} turns": each.turns for variant, each in measured.items()},
-                **{f"{variant.name} busiest replica": each.balance for variant, each in measured.items()},
-            },
-        ),
-    ]
+    yield Result(
+        what=f"of an endless cache's hits, missed; {where}",
+        measured=1 - ours.share,
+        target=MISSED,
+        details={f"{variant.name} missed": 1 - each.share for variant, each in measured.items()},
+    )
+    yield Result(
+        what=f"turns done by round robin / ours; {where}",
+        measured=by_turns.turns / ours.turns,
+        target=1 / TURNS,
+        holds=ours.balance <= 1.25,
+        details={
+            **{f"{variant.name} turns": each.turns for variant, each in measured.items()},
+            **{f"{variant.name} busiest replica": each.balance for variant, each in measured.items()},
+        },
+    )
 
 
 def page() -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -19,32 +20,27 @@ PAUSE = 0.005  # seconds between two writes
 TOGETHER = 100  # roll-outs that are filled in at once
 
 
-def rollout_purge(bench: Bench) -> list[Result]:
+def rollout_purge(bench: Bench) -> Iterator[Result]:
     """Purge many on both databases, with a writer beside."""
     rollouts = int(os.environ.get("ROLLOUTS_PURGED", str(ROLLOUTS)))
-    results = []
     for name in ("SQLite", "PostgreSQL"):
         bench.report.step(name)
         with database_of(bench, name) as alias:
             _fill(alias, rollouts)
             waits, seconds = asyncio.run(_purge(alias, rollouts))
         waits.sort()
-        results.append(
-            Result(
-                name="rollout_purge",
-                what=f"the slowest write while {rollouts:,} roll-outs of {TURNS} turns are purged, {name}",
-                measured=waits[-1] * 1e3,
-                unit="ms",
-                target=TARGET,
-                details={
-                    "median ms": waits[len(waits) // 2] * 1e3,
-                    "p99 ms": waits[int(len(waits) * 0.99)] * 1e3,
-                    "seconds": seconds,
-                    "tokens": rollouts * TURNS * (PROMPT + SAMPLED),
-                },
-            )
+        yield Result(
+            what=f"the slowest write while {rollouts:,} roll-outs of {TURNS} turns are purged, {name}",
+            measured=waits[-1] * 1e3,
+            unit="ms",
+            target=TARGET,
+            details={
+                "median ms": waits[len(waits) // 2] * 1e3,
+                "p99 ms": waits[int(len(waits) * 0.99)] * 1e3,
+                "seconds": seconds,
+                "tokens": rollouts * TURNS * (PROMPT + SAMPLED),
+            },
         )
-    return results
 
 
 def _fill(alias: str, rollouts: int) -> None:

@@ -240,20 +240,18 @@ def _results(run: Run, checked: Checked, seconds: float, unread: int, cpu: float
         "turns that are recorded and were not answered": checked.unanswered,
         "tokens of lost turns": unread,
     }
-    row = "training"
-    yield Result(name=row, what=f"{what}: token mismatches", measured=checked.mismatches, target=0, details=details)
-    yield Result(name=row, what="roll-outs with more sequences than tokens need", measured=checked.broken, target=0)
-    yield Result(name=row, what="roll-outs that the server's rendering broke", measured=checked.drifted, target=0)
+    yield Result(what=f"{what}: token mismatches", measured=checked.mismatches, target=0, details=details)
+    yield Result(what="roll-outs with more sequences than tokens need", measured=checked.broken, target=0)
+    yield Result(what="roll-outs that the server's rendering broke", measured=checked.drifted, target=0)
     failed = [*tally.failed[:SHOWN], *(f"{count} x {problem}" for problem, count in tally.problems.items())]
     yield Result(
-        name=row,
         what="responses that did not complete",
         measured=tally.responses.total() - tally.responses["completed"],
         target=0,
         details={str(place): problem for place, problem in enumerate(failed)},
     )
     details = {"seconds": seconds, "CPU ms a turn of the workers that live": cpu * 1e3 / max(1, tally.turns)}
-    yield Result(name=row, what="turns a second", measured=tally.turns / seconds, details={**details, **run.peaks})
+    yield Result(what="turns a second", measured=tally.turns / seconds, details={**details, **run.peaks})
 
 
 def _kept(url: str, run: Run) -> Iterator[Result]:
@@ -273,7 +271,7 @@ def _kept(url: str, run: Run) -> Iterator[Result]:
     details: dict[str, float | str] = {"prompt tokens": row[1], "sampled tokens": row[2]}
     details |= {f"{name} MiB": size / MIB for name, size in sizes}
     details |= {f"responses {status}": count for status, count in failed}
-    yield Result(name="training", what="bytes kept a turn", measured=row[0], unit="B", details=details)
+    yield Result(what="bytes kept a turn", measured=row[0], unit="B", details=details)
 
 
 async def _export(run: Run, checked: Checked) -> Result:
@@ -290,7 +288,6 @@ async def _export(run: Run, checked: Checked) -> Result:
         assert row is not None
         tokens = int(row[0])
     return Result(
-        name="training",
         what="µs of CPU a token of an export (trl), each token of a roll-out once",
         measured=cpu / tokens * 1e6,
         unit="µs",
@@ -312,7 +309,6 @@ async def _list(run: Run) -> Result:
             if not page["has_more"]:
                 break
     return Result(
-        name="training",
         what="the slowest page of the list",
         measured=slowest * 1e3,
         unit="ms",
@@ -339,7 +335,6 @@ async def _delete(run: Run, url: str) -> Result:
                 await asyncio.sleep(0.02)
     waits.sort()
     return Result(
-        name="training",
         what=f"the slowest write while {len(run.done):,} roll-outs are purged",
         measured=waits[-1] * 1e3,
         unit="ms",

@@ -12,7 +12,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import vllm
@@ -28,7 +28,7 @@ from bench.vllm.shapes import large, small
 from bench.vllm.streams import streams, workers
 from tests.kit.ending import ended_cleanly
 
-ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
+ROWS: Mapping[str, Callable[[Bench], Iterable[Result]]] = {
     "streams": streams,
     "workers": workers,
     "abort": aborts,

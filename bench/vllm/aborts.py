@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
@@ -15,23 +16,20 @@ TARGET_MS = 100.0
 SCRIPT: list[dict[str, object]] = [{"when": "endless", "say": f"<|channel|>final<|message|>{'word ' * 8000}<|return|>"}]
 
 
-def aborts(bench: Bench) -> list[Result]:
+def aborts(bench: Bench) -> Iterator[Result]:
     """Measure from the client's disconnect to the engine's last request gone."""
     contenders = bench.compared("own", "by_server", "in_process_with_metrics")
     bench.speak(SCRIPT)
     with load_in_its_place():
         own, *ours = asyncio.run(_measure(bench, contenders))
-    return [
-        Result(
-            name="abort",
+    for contender, times in zip(contenders[1:], ours, strict=True):
+        yield Result(
             what=f"from the client's disconnect to the engine's request gone, {contender.name}",
             measured=median(times),
             unit="ms",
             target=TARGET_MS,
             details={"slowest": max(times), "vLLM's own": median(own), "N": len(times)},
         )
-        for contender, times in zip(contenders[1:], ours, strict=True)
-    ]
 
 
 async def _measure(bench: Bench, contenders: list[Contender]) -> list[list[float]]:

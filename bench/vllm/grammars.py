@@ -7,7 +7,7 @@ answer that has to fit a schema. Everything is sampled; nobody reads the text, a
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
@@ -59,11 +59,11 @@ class Case:
     grammar: TurnGrammar
 
 
-def grammars(bench: Bench) -> list[Result]:
+def grammars(bench: Bench) -> Iterator[Result]:
     """Measure every case at every number of streams, with the grammar and without, in turn."""
     bench.stop()
     try:
-        return asyncio.run(_measured(bench))
+        yield from asyncio.run(_measured(bench))
     finally:
         os.sched_setaffinity(0, EVERY)
 
@@ -142,7 +142,6 @@ def _result(case: Case, streams: int, times: Mapping[tuple[str, bool], Sequence[
     free, held = (times[case.name, each] for each in (False, True))
     pairs = [mine / other for mine, other in zip(held, free, strict=True)]
     return Result(
-        name="grammar",
         what=f"engine's time a token, {case.name}, {streams} streams, with its grammar / without",
         measured=median(pairs),
         target=MOST,

@@ -1,7 +1,7 @@
 """Rows about rollouts: what the prefix cache keeps of a chain, and how much of the time the front end takes."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from bench.report import Result
@@ -15,7 +15,7 @@ FASTER = 1.6  # how many times faster than the full input over HTTP the WebSocke
 Measured = Mapping[tuple[str, Way], list[Rollout]]
 
 
-def rollouts(bench: Bench) -> list[Result]:
+def rollouts(bench: Bench) -> Iterator[Result]:
     """Run the loop over every transport of every server, in turn."""
     own, by_server, in_process = bench.compared("own", "by_server", "in_process_with_metrics")
     pairs = [(in_process, way) for way in (WEBSOCKET, PREVIOUS, FULL_INPUT)]
@@ -25,9 +25,9 @@ def rollouts(bench: Bench) -> list[Result]:
     done = _measured(bench, pairs, ROUNDS)
     (default,) = bench.compared("own_as_shipped")
     done = {**done, **_measured(bench, [(default, PREVIOUS)], 1)}
-    results = [_cache(done, each, (own, default)) for each in (in_process, by_server)]
-    results += [_speed(done, each) for each in (in_process, by_server)]
-    return [*results, *_times(done)]
+    yield from (_cache(done, each, (own, default)) for each in (in_process, by_server))
+    yield from (_speed(done, each) for each in (in_process, by_server))
+    yield from _times(done)
 
 
 def _measured(bench: Bench, pairs: Iterable[tuple[Contender, Way]], rounds: int) -> Measured:
@@ -51,7 +51,6 @@ def _cache(done: Measured, ours: Contender, theirs: Iterable[Contender]) -> Resu
     exact = done[ours.name, WEBSOCKET] + done.get((ours.name, PREVIOUS), [])
     last = exact[-1].answers[-1]
     return Result(
-        name="cache",
         what=f"tokens of full blocks computed again, {CALLS} calls, {ours.name}",
         measured=max(rollout.lost_tokens for rollout in exact),
         unit="tokens",
@@ -84,7 +83,6 @@ def _speed(done: Measured, ours: Contender) -> Result:
     socket, full = done[ours.name, WEBSOCKET], done[ours.name, FULL_INPUT]
     ratio = _front_end(socket) / _front_end(full)
     return Result(
-        name="rollout",
         what=f"front end's time of {CALLS} calls, {ours.name}, WebSocket / full input over HTTP",
         measured=ratio,
         target=1 / FASTER,
@@ -98,10 +96,9 @@ def _speed(done: Measured, ours: Contender) -> Result:
     )
 
 
-def _times(done: Measured) -> list[Result]:
-    return [
-        Result(
-            name="rollout-times",
+def _times(done: Measured) -> Iterator[Result]:
+    for (name, way), rollouts in done.items():
+        yield Result(
             what=f"  {name}, {way.name} (information)",
             measured=_front_end(rollouts),
             unit="s",
@@ -113,5 +110,3 @@ def _times(done: Measured) -> list[Result]:
                 "N": len(rollouts),
             },
         )
-        for (name, way), rollouts in done.items()
-    ]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -99,7 +99,7 @@ class OnOneCore(Supervised):
         self.start_seconds = START_SECONDS
         self.environ["PYTHONWARNINGS"] = NO_WARNING_IS_AN_ERROR
 
-    def start(self, *, wait: bool = True) -> "OnOneCore":
+    def start(self, *, wait: bool = True) -> Self:
         """Start; wait until all workers serve."""
         Server.start(self, wait=wait)
         self.wait_for_line(" serves\n", count=self.workers, seconds=START_SECONDS)

@@ -1,7 +1,7 @@
 """Rows about streams: what a token costs the serving processes, and when a client has it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -28,42 +28,38 @@ class Samples:
     total: list[float] = field(default_factory=list)  # ms
 
 
-def streams(bench: Bench) -> list[Result]:
+def streams(bench: Bench) -> Iterator[Result]:
     """Server-sent events of all three, at several numbers of streams."""
     contenders = bench.compared("own", "by_server", "in_process")
     bench.speak(SCRIPT)
-    results = []
     for number in bench.shape.streams:
         with load_in_its_place():
             samples = asyncio.run(_measure(bench, contenders, number))
-        results += _costs(number, samples) + _times(number, samples)
-    return results
+        yield from _costs(number, samples)
+        yield from _times(number, samples)
 
 
-def workers(bench: Bench) -> list[Result]:
+def workers(bench: Bench) -> Iterator[Result]:
     """Two front ends on one engine core: our workers, and vLLM's own `--api-server-count 2`."""
     number = max(bench.shape.streams)
     contenders = bench.compared("api_servers", "workers")
     bench.speak(SCRIPT)
     with load_in_its_place():
         theirs, ours = asyncio.run(_measure(bench, contenders, number))
-    return [
-        Result(
-            name=f"workers-{number}",
-            what=f"CPU per token, {number} SSE streams, 2 workers on one engine core / vLLM's 2 API servers",
-            measured=_ratio(ours.cpu, theirs.cpu),
-            target=1.0,
-            details={
-                "ours s per 1,000": median(ours.cpu),
-                "vLLM's own": median(theirs.cpu),
-                "with the engine core": median(ours.whole),
-                "vLLM's own with it": median(theirs.whole),
-                "first delta ms": median(ours.first),
-                "vLLM's own first": median(theirs.first),
-                "N": len(ours.cpu),
-            },
-        )
-    ]
+    yield Result(
+        what=f"CPU per token, {number} SSE streams, 2 workers on one engine core / vLLM's 2 API servers",
+        measured=_ratio(ours.cpu, theirs.cpu),
+        target=1.0,
+        details={
+            "ours s per 1,000": median(ours.cpu),
+            "vLLM's own": median(theirs.cpu),
+            "with the engine core": median(ours.whole),
+            "vLLM's own with it": median(theirs.whole),
+            "first delta ms": median(ours.first),
+            "vLLM's own first": median(theirs.first),
+            "N": len(ours.cpu),
+        },
+    )
 
 
 async def _measure(bench: Bench, contenders: Sequence[Contender], number: int) -> list[Samples]:
@@ -93,13 +89,12 @@ async def _round(contender: Contender, number: int, samples: Samples) -> None:
     samples.total.append(median(answer.total for answer in answers) * 1000)
 
 
-def _costs(number: int, samples: Sequence[Samples]) -> list[Result]:
+def _costs(number: int, samples: Sequence[Samples]) -> Iterator[Result]:
     """Compare CPU. With one stream an engine step makes one token, and what a step costs is not shared."""
     own, by_server, in_process = samples
     targets = {"in process": (in_process, 1.0), "by server": (by_server, 1.2)}
-    return [
-        Result(
-            name=f"cpu-{number}",
+    for name, (ours, target) in targets.items():
+        yield Result(
             what=f"CPU per token, {number} SSE streams, ours {name} / vLLM's own",
             measured=_ratio(ours.cpu, own.cpu),
             target=target if number > 1 else None,
@@ -112,15 +107,12 @@ def _costs(number: int, samples: Sequence[Samples]) -> list[Result]:
                 "N": len(ours.cpu),
             },
         )
-        for name, (ours, target) in targets.items()
-    ]
 
 
-def _times(number: int, samples: Sequence[Samples]) -> list[Result]:
+def _times(number: int, samples: Sequence[Samples]) -> Iterator[Result]:
     own, by_server, in_process = samples
-    return [
-        Result(
-            name=f"time-{number}",
+    for name, ours in {"in process": in_process, "by server": by_server}.items():
+        yield Result(
             what=f"time to first delta, {number} SSE streams, ours {name} / vLLM's own (information)",
             measured=_ratio(ours.first, own.first),
             details={
@@ -132,8 +124,6 @@ def _times(number: int, samples: Sequence[Samples]) -> list[Result]:
                 "N": len(ours.first),
             },
         )
-        for name, ours in {"in process": in_process, "by server": by_server}.items()
-    ]
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from unittest import mock
 
 import httpx
@@ -143,7 +143,7 @@ class Server(server.Server):
         """Whether it was started, and not stopped."""
         return not self._is_stopped
 
-    def start(self, *, wait: bool = True) -> "Server":
+    def start(self, *, wait: bool = True) -> Self:
         """Start, and wait until it is ready."""
         self._is_stopped, self._left_in = False, ""
         by_port[self.port] = self

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import httpx
 
@@ -111,7 +111,7 @@ class Supervised(Server):
         environ = {**self.environ, **self._handed_on}
         return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True)
 
-    def start(self, *, wait: bool = True) -> "Supervised":
+    def start(self, *, wait: bool = True) -> Self:
         """Start; wait until all workers serve."""
         before = self.output.count(" serves\n")
         super().start(wait=wait)

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import httpx
 
@@ -160,13 +160,13 @@ class Server:
         """Whether its process is there."""
         return self.process is not None and self.process.poll() is None
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def start(self, *, wait: bool = True) -> "Server":
+    def start(self, *, wait: bool = True) -> Self:
         """Start, and wait until it is ready."""
         with self.log.open("ab") as log:
             self.process = self._begin(self._command(), log)

@@ -29,11 +29,11 @@ def test_a_row_that_fails_is_told_and_the_others_are_measured(capsys: pytest.Cap
         raise ValueError("no such thing")
 
     def works(given: int) -> list[Result]:
-        return [Result(name="works", what="what works", measured=given)]
+        return [Result(what="what works", measured=given)]
 
     report = Report()
     assert report.measure({"fails": fails, "works": works}, [], 7) == ["fails"]
-    assert [result.measured for result in report.results] == [7]
+    assert [(result.name, result.measured) for result in report.results] == [("works", 7)]
     told = capsys.readouterr()
     assert "no such thing" in told.err
     assert "fails failed" in told.out

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(ALLOWED < 1000, reason="this system lets too few
 class Alone(Supervised):
     """`serve` without workers."""
 
-    def start(self, *, wait: bool = True) -> "Alone":
+    def start(self, *, wait: bool = True) -> Self:
         Server.start(self, wait=wait)
         return self
 

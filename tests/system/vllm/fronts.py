@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import httpx
 
@@ -23,7 +24,7 @@ class LoadingServer(Server):
         self.early_ready: httpx.Response | None = None
         self.early_create: httpx.Response | None = None
 
-    def start(self, *, wait: bool = False) -> "LoadingServer":
+    def start(self, *, wait: bool = False) -> Self:
         """Start, and ask what a client may ask too early."""
         super().start(wait=wait)
         with httpx.Client(timeout=10, verify=False) as client:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import openai
 import psutil
@@ -46,7 +47,7 @@ class OnOneCore(Supervised):
         )
         self.start_seconds = PATIENT
 
-    def start(self, *, wait: bool = True) -> "OnOneCore":
+    def start(self, *, wait: bool = True) -> Self:
         Server.start(self, wait=wait)
         self.wait_for_serving(WORKERS)
         return self
