@@ -7,8 +7,8 @@ INSTALLED := $(VENV)/.installed
 SERVES := $(VENV)/.serves
 # A process waits for a good part of its time: four keep two cores busy.
 PARALLEL ?= --at-once 4
-# For whoever has just changed a line.
-FAST := tests/unit tests/inprocess tests/contracts -m "not postgres"
+# For whoever has just changed a line: of each property of Hypothesis a quarter of the examples that `make test` tries.
+FAST := tests/unit tests/inprocess tests/contracts -m "not postgres" --examples 0.25
 # SEED=NUMBER runs the tests in the order of an earlier run, which prints its `--randomly-seed`.
 SEED ?=
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))

@@ -4,8 +4,9 @@ import functools
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 
 import httpx
@@ -131,12 +132,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
     `make test` runs of `tests/system` only the representatives; `make test-fast` nothing that needs PostgreSQL.
     """
-    if SYSTEM in item.path.parents:
+    if str(item.path).startswith(f"{SYSTEM}{os.sep}"):  # `parents` of 12,000 paths take a second
         item.add_marker("system")
     if any("postgres" in name for name in getattr(item, "fixturenames", ())) or any(
         isinstance(value, str) and "postgres" in value for value in _parameters(item).values()
     ):
         item.add_marker("postgres")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--examples`."""
+    parser.addoption("--examples", type=float, default=1.0, metavar="PART", help="try this part of all examples")
+
+
+def _try_fewer(items: Sequence[pytest.Item], part: float) -> None:
+    """Let each property of Hypothesis try a part of its examples."""
+    for test in {item.function for item in items if isinstance(item, pytest.Function)}:
+        if getattr(test, "is_hypothesis_test", False):
+            whole = test._hypothesis_internal_use_settings
+            test._hypothesis_internal_use_settings = settings(whole, max_examples=ceil(whole.max_examples * part))
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them
@@ -152,6 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (begin.get(item.path, len(begin)), folders[item.path.parent], files[item.path]))
     config.hook.pytest_deselected(items=[item for item in items if _is_spared(item)])
     items[:] = [item for item in items if not _is_spared(item)]
+    if config.option.examples < 1:
+        _try_fewer(items, config.option.examples)
     for item in items:
         _check_markers(item)
         if item.path in begin and SYSTEM not in item.path.parents and item.get_closest_marker("limit") is None:
