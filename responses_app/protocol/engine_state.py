@@ -79,6 +79,23 @@ class EngineState:
         return replace(self, version=version, versions=versions[-MAX_VERSIONS:])
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedState:
+    """The state of an engine, and the number of the change that made it; 0 before the first."""
+
+    number: int
+    state: EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker that lives has said of an engine last; number 0 for one that has said nothing."""
+
+    worker: str
+    number: int
+    report: Mapping[str, Any]
+
+
 def busy() -> ApiError:
     """Another worker, or another request, does something to the engine (409)."""
     return conflict(

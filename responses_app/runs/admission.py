@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from responses_app.kit.clock import own_clock
 from responses_app.kit.duty import end_tasks
@@ -44,7 +44,9 @@ from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone
-from responses_app.stores.stores import ApprovalHolder
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.approvals import ApprovalHolder
 
 logger = logging.getLogger("respsite.runs")
 
@@ -306,7 +308,7 @@ class Approving:
         if holder.response_id != response_id:
             raise approval_in_use(request_id, holder.response_id)
 
-    async def _runs(self, project: str, holder: ApprovalHolder) -> bool:
+    async def _runs(self, project: str, holder: "ApprovalHolder") -> bool:
         """Whether a holder still runs, as far as can be known."""
         if self._registry.get(holder.response_id) is not None:
             return True

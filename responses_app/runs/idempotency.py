@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from responses_app.kit.duty import end_tasks, until_kept
@@ -36,12 +36,14 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.stores.idempotency import (
     AnswerHead,
-    BaseIdempotencyStore,
     IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
     KeyState,
 )
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
 
 logger = logging.getLogger("respsite.idempotency")
 
@@ -94,7 +96,7 @@ class IdempotencyKeys:
 
     def __init__(
         self,
-        store: BaseIdempotencyStore,
+        store: "DatabaseIdempotencyStore",
         settings: IdempotencySettings,
         *,
         sealer: Sealer,

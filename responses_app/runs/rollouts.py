@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
@@ -40,7 +40,10 @@ from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin, session_of_branch
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.retention import RetentionWatch
-from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
+from responses_app.stores.rollouts import RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.rollouts.store import DatabaseRollouts
 
 MAX_RUNNING = 10_000  # roll-outs whose branches are remembered
 MAX_BRANCHES = 64  # of one; the sessions of more are forgotten by the engines themselves
@@ -53,7 +56,7 @@ class Rollouts:
 
     def __init__(
         self,
-        store: BaseRolloutStore,
+        store: "DatabaseRollouts",
         *,
         served: Callable[[str], ServedModel | None],
         new_id: Callable[[str], str],

@@ -7,9 +7,12 @@ while it reads what was stored before there was an index.
 import asyncio
 import logging
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from responses_app.kit.duty import end_tasks, keep_looking
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.words import DatabaseWords
 
 logger = logging.getLogger("respsite.stores")
 
@@ -17,17 +20,10 @@ LOOK_SECONDS = 5.0  # between looks, where there was nothing
 RESTS = 2.0  # times as long as a step has taken, between two
 
 
-class WordIndex(Protocol):
-    """What it has filled."""
-
-    async def read_some(self) -> bool:
-        """Read some responses; return whether there may be more. Raises `StoreError`."""
-
-
 class WordReader:
     """The duty of one worker."""
 
-    def __init__(self, index: WordIndex, *, seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, index: "DatabaseWords", *, seconds: float = LOOK_SECONDS) -> None:
         self._index = index
         self._seconds = seconds
         self._task: asyncio.Task[None] | None = None

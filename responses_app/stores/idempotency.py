@@ -1,4 +1,4 @@
-"""The contract of what keeps idempotency keys, and their answers; `contracts/adapters/test_idempotency` tests it.
+"""Idempotency keys as they are kept, with their answers; `stores/database/idempotency.py` keeps them.
 
 A key is claimed before its request is carried out, and the claim says what has become of it:
 
@@ -12,8 +12,7 @@ Each claim has a token, and whatever is written names it. So a worker that was o
 changes nothing any more once another one has claimed the key.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -83,60 +82,3 @@ class IdempotencyRecord:
     token: str  # of the claim that holds it
     is_orphan: bool  # its worker died while it was running, or does not know of it
     head: AnswerHead | None = None  # None until there is an answer
-
-
-class BaseIdempotencyStore(ABC):
-    """Keeps keys of projects until their time is over. Every method raises `StoreError`."""
-
-    @abstractmethod
-    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
-        """Claim a key that is new, free, or that a dead worker holds for a stored response; return it as it is then.
-
-        It was claimed if its `token` is that of `claim`. A free key takes the claim's fingerprint; one that is not free
-        and has another fingerprint stays as it is. A key that was claimed before keeps its `object_id`, unless it was
-        free with another request. A dead worker's key without an `object_id` becomes `CUT`: nobody knows how far its
-        request came. A worker is dead that was not seen since `dead_before`; a claim of this very worker is one of a
-        dead one unless `held` has its token.
-        """
-
-    @abstractmethod
-    async def look(self, key_id: str, *, dead_before: float) -> IdempotencyRecord | None:
-        """Return a key, None where nobody has it."""
-
-    @abstractmethod
-    async def keep(
-        self, key_id: str, token: str, *, head: AnswerHead, parts: Mapping[int, str], state: KeyState
-    ) -> bool:
-        """Keep parts of an answer, by their positions, and what has become of it; return whether the claim holds.
-
-        Where it does not, or something else has become of it meanwhile, nothing is kept. To keep the same again changes
-        nothing.
-        """
-
-    @abstractmethod
-    async def settle(self, key_id: str, token: str, state: KeyState) -> None:
-        """Note what has become of a key, if the claim holds, and drop the parts of an answer that is not whole."""
-
-    @abstractmethod
-    async def rename(self, key_id: str, token: str, object_id: str) -> None:
-        """Note that the request of a key makes another response than it was to make, if the claim holds."""
-
-    @abstractmethod
-    async def forget(self, key_id: str, token: str) -> None:
-        """Let go of a key whose request has changed nothing, if the claim holds."""
-
-    @abstractmethod
-    async def parts(self, key_id: str, start: int) -> Sequence[str]:
-        """Return the parts of an answer from a position on, a bounded number of them."""
-
-    @abstractmethod
-    async def usage(self, project: str) -> tuple[int, int]:
-        """Return how many keys of a project hold, and how many bytes their answers have."""
-
-    @abstractmethod
-    async def purge(self) -> int:
-        """Remove keys whose time is over, with their answers; return how many. All of them, in bounded steps."""
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""

@@ -1,17 +1,15 @@
-"""The contract of what keeps roll-outs; `tests/contracts/rollouts.py` is its suite.
+"""Roll-outs as they are kept; `stores/database/rollouts/` keeps them.
 
 A roll-out has an id of its own, by which it sorts, and the name by which its client calls it. What a response adds is
 kept all at once, and only once, however often it is tried. Where a generation stands is found when it is kept
 (`protocol.rollouts.placing`), behind all that any worker has kept before.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.requests import RewardObject, RolloutObject, RolloutSettings
 
 UNLIMITED = RolloutSettings()
@@ -85,59 +83,3 @@ class RolloutRecord:
                 "bytes": self.bytes,
             },
         }
-
-
-class BaseRolloutStore(ABC):
-    """Keeps roll-outs; everything is seen per project. All methods raise `StoreError`."""
-
-    settings: RolloutSettings
-
-    @abstractmethod
-    async def create(self, record: RolloutRecord) -> None:
-        """Keep a new roll-out. Raises `RolloutExists`, and `RolloutsFull`."""
-
-    @abstractmethod
-    async def get(self, project: str, name: str) -> RolloutRecord | None:
-        """Return a roll-out."""
-
-    @abstractmethod
-    async def place(self, project: str, name: str) -> str | None:
-        """Return the id of its own of what has, or had of late, this name; None for what is no name and no id."""
-
-    @abstractmethod
-    async def listed(
-        self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
-    ) -> Sequence[RolloutRecord]:
-        """Return up to `limit` roll-outs behind the one with the id `after`, which may be gone."""
-
-    @abstractmethod
-    async def generations(self, record: RolloutRecord) -> Sequence[Generation] | None:
-        """Return the generations that a roll-out had when it was read, in order; None where it is gone."""
-
-    @abstractmethod
-    async def has(self, project: str, name: str, response_id: str) -> bool:
-        """Return whether anything is kept of a response."""
-
-    @abstractmethod
-    async def keep(self, recorded: RecordedResponse) -> None:
-        """Keep what a response adds; of a roll-out that is gone nothing is kept, also where another has its name."""
-
-    @abstractmethod
-    async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
-        """Add a reward; return the roll-out, None where it is not known. Raises `TooManyRewards`."""
-
-    @abstractmethod
-    async def end(self, project: str, name: str, *, at: int) -> RolloutRecord | None:
-        """End a roll-out, unless it has ended; return it, None where it is not known."""
-
-    @abstractmethod
-    async def delete(self, project: str, name: str) -> bool:
-        """Forget a roll-out and its generations; return whether there was one."""
-
-    @abstractmethod
-    async def purge(self) -> PurgedRollouts:
-        """Forget roll-outs whose time is over, some at once."""
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""

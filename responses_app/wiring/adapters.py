@@ -21,11 +21,9 @@ from responses_app.runs.plan.stores import Stores
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.base import BaseResponseStore
-from responses_app.stores.engines import BaseEngineStore
-from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoPictureStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseSharedTurns
+from responses_app.stores.stores import BaseChatStore, BaseSharedTurns
 from responses_app.wiring.parts import Made, Parts, duty, part
 from responses_app.wiring.relay import Relay
 
@@ -38,6 +36,9 @@ if TYPE_CHECKING:
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
+    from responses_app.stores.database.approvals import DatabaseApprovalStore
+    from responses_app.stores.database.engines import DatabaseEngines
+    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
     from responses_app.stores.database.rollouts.store import DatabaseRollouts
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
@@ -158,7 +159,7 @@ class Adapters(Parts):
         return self._own(DatabaseRollouts)
 
     @part
-    def approvals(self) -> BaseApprovalStore:
+    def approvals(self) -> "DatabaseApprovalStore":
         from responses_app.stores.database.approvals import DatabaseApprovalStore
 
         return DatabaseApprovalStore(timeout=self._timeout, now=self.clock)
@@ -188,7 +189,7 @@ class Adapters(Parts):
         return self._own(Skills, bounds=self.settings)
 
     @part
-    def idempotency_store(self) -> BaseIdempotencyStore:
+    def idempotency_store(self) -> "DatabaseIdempotencyStore":
         from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
 
         return self._own(DatabaseIdempotencyStore)
@@ -224,7 +225,7 @@ class Adapters(Parts):
         return AuditTrail(shared=self.shared)
 
     @part
-    def engine_store(self) -> BaseEngineStore:  # what trainers have done to engines
+    def engine_store(self) -> "DatabaseEngines":  # what trainers have done to engines
         from responses_app.stores.database.engines import DatabaseEngines
 
         return DatabaseEngines(shared=self.shared, polls=self.polls)

@@ -16,7 +16,8 @@ from responses_app.protocol.rollouts.generations import (
     as_logprobs,
 )
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RewardObject, RolloutRef, RolloutSettings
-from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
+from responses_app.stores.database.rollouts.store import DatabaseRollouts
+from responses_app.stores.rollouts import RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 from tests.contracts.store import UNTAMED, new_id, present
 
 TTL, NOW, MOST = 100.0, 10_000.0, 5
@@ -62,7 +63,7 @@ def added(project: str, *calls: Recorded, name: str = "task", own: str = "") -> 
     return RecordedResponse(project=project, rollout=rollout, response_id=response_id, model="m", calls=calls)
 
 
-async def kept_of(rollouts: BaseRolloutStore, project: str) -> Sequence[Generation]:
+async def kept_of(rollouts: DatabaseRollouts, project: str) -> Sequence[Generation]:
     """Return all that is kept of the roll-out `task`."""
     made = await rollouts.get(project, "task")
     found = present(None if made is None else await rollouts.generations(made))
@@ -72,7 +73,7 @@ async def kept_of(rollouts: BaseRolloutStore, project: str) -> Sequence[Generati
 class RolloutsContract:
     """Give a subclass the fixtures `rollouts` and `other_worker`, stores with `LIMITS` whose clock is at `NOW`."""
 
-    async def test_it_comes_back_as_it_was(self, rollouts: BaseRolloutStore) -> None:
+    async def test_it_comes_back_as_it_was(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         made = record(
             project,
@@ -94,7 +95,7 @@ class RolloutsContract:
             await rollouts.create(record(project))
         assert await rollouts.generations(made) == []
 
-    async def test_generations_come_back_to_the_bit(self, rollouts: BaseRolloutStore) -> None:
+    async def test_generations_come_back_to_the_bit(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
         first = added(project, call_of([1, 2], [3, 4], "resp_1"), call_of([1, 2, 3, 4, 5], [6, 1 << 25], "resp_1", 1))
@@ -119,7 +120,7 @@ class RolloutsContract:
         assert kept.bytes > 0
         assert kept.versions == ("v2",)
 
-    async def test_nothing_is_kept_of_one_that_is_gone(self, rollouts: BaseRolloutStore) -> None:
+    async def test_nothing_is_kept_of_one_that_is_gone(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
         assert await rollouts.get(project, "task") is None
@@ -132,7 +133,7 @@ class RolloutsContract:
         assert await kept_of(rollouts, project) == []
 
     async def test_what_was_begun_in_one_that_is_gone_is_not_kept_in_another_with_its_name(
-        self, rollouts: BaseRolloutStore
+        self, rollouts: DatabaseRollouts
     ) -> None:
         project = new_id("proj")
         before, after = record(project), record(project)
@@ -144,7 +145,7 @@ class RolloutsContract:
             await rollouts.keep(added(project, call_of([1], [4, 5], "resp_after"), own=after.id))
         assert [each.call.response_id for each in await kept_of(rollouts, project)] == ["resp_after"]
 
-    async def test_generations_are_those_of_the_moment_at_which_it_was_read(self, rollouts: BaseRolloutStore) -> None:
+    async def test_generations_are_those_of_the_moment_at_which_it_was_read(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
@@ -158,7 +159,7 @@ class RolloutsContract:
         assert await rollouts.generations(read) is None, "another one has its name"
 
     async def test_workers_place_what_they_add_behind_each_other(
-        self, rollouts: BaseRolloutStore, other_worker: BaseRolloutStore
+        self, rollouts: DatabaseRollouts, other_worker: DatabaseRollouts
     ) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
@@ -172,7 +173,7 @@ class RolloutsContract:
         assert [each.parent for each in found[1:]] == list(range(11))
         assert sum(len(each.tail) for each in found) == 12
 
-    async def test_many_at_once(self, rollouts: BaseRolloutStore, other_worker: BaseRolloutStore) -> None:
+    async def test_many_at_once(self, rollouts: DatabaseRollouts, other_worker: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_first")))
@@ -182,7 +183,7 @@ class RolloutsContract:
         assert [each.number for each in found] == list(range(21))
         assert {(each.parent, each.shared, each.cut) for each in found[1:]} == {(0, 3, "")}
 
-    async def test_rewards_and_the_end(self, rollouts: BaseRolloutStore) -> None:
+    async def test_rewards_and_the_end(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
         rewards: list[RewardObject] = [
@@ -199,7 +200,7 @@ class RolloutsContract:
         assert await rollouts.add_reward(project, "nobody", rewards[0]) is None
         assert await rollouts.end(project, "nobody", at=1) is None
 
-    async def test_rewards_are_bounded_by_their_numbers(self, rollouts: BaseRolloutStore) -> None:
+    async def test_rewards_are_bounded_by_their_numbers(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         await rollouts.create(record(project))
         named: RewardObject = {"reward": dict.fromkeys(map(str, range(MAX_REWARDS - 1)), 1.0), "turn": None, "at": 1}
@@ -209,7 +210,7 @@ class RolloutsContract:
         with pytest.raises(TooManyRewards):
             await rollouts.add_reward(project, "task", one)
 
-    async def test_lists(self, rollouts: BaseRolloutStore) -> None:
+    async def test_lists(self, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")
         for number in range(MOST):
             made = {"id": f"{project}_{number}", "group": "odd" if number % 2 else None}
@@ -227,7 +228,7 @@ class RolloutsContract:
         assert [each.name for each in page] == ["task-2", "task-1"], "where one that is gone was"
         assert await rollouts.listed(new_id("proj"), after=None, limit=2) == []
 
-    async def test_a_purge_takes_what_is_past_its_time(self, rollouts: BaseRolloutStore) -> None:
+    async def test_a_purge_takes_what_is_past_its_time(self, rollouts: DatabaseRollouts) -> None:
         await rollouts.purge()  # of what other tests have left
         project = new_id("proj")
         await rollouts.create(record(project, "old", created_at=1, last_at=1))

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -48,14 +48,11 @@ from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse
 from responses_app.stores.nothing import NoChatStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import BaseApprovalStore, BaseConversations
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_pictures import MemoryPictureStore
-from tests.kit.memory_rollouts import MemoryRollouts
-from tests.kit.memory_stores import MemoryApprovalStore, MemoryResponseStore
+from tests.kit.memory_stores import MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -176,41 +173,6 @@ class SlowStore(FakeStore):
         await super().accept(accepted)
 
 
-@dataclass
-class KnownConversation:
-    """A conversation, as a run reads it."""
-
-    id: str = "conv_1"
-    head: str = ""
-    head_position: int = 0
-    version: int = 0
-
-
-@dataclass
-class KnownItem:
-    """An item of a conversation, as a run reads it."""
-
-    position: int
-    item: JsonObject
-
-
-class FakeConversations(BaseConversations):
-    """Conversations as a service reads them; `kept` are the items of one project, by conversation."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, KnownConversation] = {}
-        self.kept: dict[str, list[KnownItem]] = {}
-
-    async def get(self, project: str, conversation_id: str) -> KnownConversation | None:
-        return self.records.get(conversation_id)
-
-    async def items_since(self, project: str, conversation_id: str, position: int) -> list[KnownItem]:
-        return [each for each in self.kept.get(conversation_id, []) if each.position > position]
-
-    async def append(self, project: str, conversation_id: str, items: Sequence[JsonObject]) -> object:
-        raise NotImplementedError  # the tests' responses are stored, and appended with that
-
-
 class FakeOthers:
     """The relay of workers in one process; `reaches_others` can be switched while they run."""
 
@@ -268,12 +230,14 @@ async def no_usage(entries: Sequence[UsageEntry]) -> None:
 
 @dataclass
 class Site:
-    """A service with its parts at hand."""
+    """A service with its parts at hand. `lent` are stores of fixtures, for all sites of a test that name none."""
+
+    lent: ClassVar[dict[str, Any]] = {}
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
     settings: RunSettings = field(default_factory=lambda: run_settings())
-    conversations: FakeConversations = field(default_factory=FakeConversations)
+    conversations: Any = None  # who names one brings the store, here and below
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
     turns: FairTurns = field(default_factory=FairTurns)
@@ -283,11 +247,11 @@ class Site:
     rates: Rates = field(default_factory=lambda: Rates(MemoryLedger()))
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
-    files: Any = None  # who names one brings the store
-    approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
-    skills: Any = None  # who asks for one brings the store
+    files: Any = None
+    approvals: Any = None
+    skills: Any = None
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
-    rollouts: BaseRolloutStore = field(default_factory=MemoryRollouts)
+    rollouts: Any = None
     picture_settings: PictureSettings = field(default_factory=PictureSettings)
     read_picture: Read = no_pictures
     fetch_picture: Fetch = no_fetch
@@ -295,6 +259,8 @@ class Site:
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
+        for name, store in self.lent.items():
+            setattr(self, name, getattr(self, name) or store)
         self.registry = RunRegistry(self.settings, now=time.time)
         self.forgetting = Forgetting(self.registry, others=self.others)
         self.live = LiveLogs(

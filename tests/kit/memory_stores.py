@@ -1,4 +1,4 @@
-"""Stores of responses and of approvals in memory, which keep the contracts of those in a database."""
+"""A store of responses in memory, which keeps the contract of the one in a database."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,6 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
-from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 
 @dataclass(slots=True)
@@ -269,32 +268,3 @@ class MemoryResponseStore(BaseResponseStore):
                 self._names[name] = remaining
             else:
                 del self._names[name]
-
-
-MAX_CLAIMS = 10_000  # the oldest go first: what they hold has long ended
-
-
-class MemoryApprovalStore(BaseApprovalStore):
-    """`now` is the clock, in Unix seconds."""
-
-    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
-        self._now = now
-        self._holders: dict[tuple[str, str], ApprovalHolder] = {}
-
-    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
-        key = project, request_id
-        holder = self._holders.get(key)
-        if holder is None or holder.response_id == instead_of:
-            self._holders.pop(key, None)  # so that it is the youngest
-            holder = self._holders[key] = ApprovalHolder(response_id, self._now())
-            if len(self._holders) > MAX_CLAIMS:
-                del self._holders[next(iter(self._holders))]
-        return holder
-
-    async def release(self, project: str, request_id: str, response_id: str) -> None:
-        holder = self._holders.get((project, request_id))
-        if holder is not None and holder.response_id == response_id:
-            del self._holders[project, request_id]
-
-    async def aclose(self) -> None:
-        """Nothing is held."""

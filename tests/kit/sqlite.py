@@ -12,9 +12,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from pytest_django.plugin import DjangoDbBlocker
 
+from responses_app.resources.conversations.store import Conversations
 from responses_app.resources.files.store import Files
+from responses_app.stores.database.approvals import DatabaseApprovalStore
+from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from respsite.settings import database
 from tests.kit.databases import migrated_file
+from tests.kit.fakes import Site
 from tests.kit.server import manage
 
 
@@ -60,5 +64,33 @@ def sqlite_alias(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator
 async def files(sqlite_alias: str) -> AsyncIterator[Files]:
     """The store of files."""
     store = Files(using=sqlite_alias)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def conversations(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Conversations]:
+    """The store of conversations, lent to the sites of the test."""
+    store = Conversations(using=sqlite_alias)
+    await store.start()
+    monkeypatch.setitem(Site.lent, "conversations", store)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def rollout_store(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseRollouts]:
+    """The store of roll-outs, lent to the sites of the test."""
+    store = DatabaseRollouts(using=sqlite_alias)
+    monkeypatch.setitem(Site.lent, "rollouts", store)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def approvals(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseApprovalStore]:
+    """The store of who holds approvals, lent to the sites of the test."""
+    store = DatabaseApprovalStore(using=sqlite_alias)
+    monkeypatch.setitem(Site.lent, "approvals", store)
     yield store
     await store.aclose()

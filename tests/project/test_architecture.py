@@ -83,6 +83,7 @@ class Import:
     importer: str
     imported: str
     line: int
+    for_types: bool = False  # under TYPE_CHECKING: nothing is loaded
 
     def __str__(self) -> str:
         return f"{self.importer} line {self.line} imports {self.imported}"
@@ -127,6 +128,8 @@ def imports() -> tuple[Import, ...]:
 
 
 def _imports_of(name: str, tree: ast.Module) -> Iterator[Import]:
+    blocks = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    for_types = {node.lineno for block in blocks for node in ast.walk(block) if isinstance(node, ast.ImportFrom)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -135,7 +138,8 @@ def _imports_of(name: str, tree: ast.Module) -> Iterator[Import]:
             assert node.level == 0, f"{name} line {node.lineno}: imports are absolute"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield Import(name, whole if whole in modules() else str(node.module), node.lineno)
+                imported = whole if whole in modules() else str(node.module)
+                yield Import(name, imported, node.lineno, node.lineno in for_types)
 
 
 def ours() -> Iterator[Import]:
@@ -262,8 +266,8 @@ def _is_implementation(module: str, contract: re.Pattern[str] = _CHOSEN) -> bool
 
 
 def known_to_runs() -> set[str]:
-    """Return what `runs` imports of ours."""
-    return {found.imported for found in ours() if room_of(found.importer) == "runs"}
+    """Return what `runs` loads of ours: a store that has no other implementation is named there, for its type."""
+    return {found.imported for found in ours() if room_of(found.importer) == "runs" and not found.for_types}
 
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:

@@ -25,7 +25,6 @@ from responses_app.protocol.requests.pages import ListQuery
 from responses_app.resources.conversations.appending import insert_items
 from responses_app.resources.conversations.model import Conversation, ConversationItem
 from responses_app.resources.conversations.settings import ConversationSettings
-from responses_app.stores.stores import BaseConversations
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -66,7 +65,7 @@ def changes(
     return run
 
 
-class Conversations(Table[Conversation, ConversationSettings], BaseConversations):
+class Conversations(Table[Conversation, ConversationSettings]):
     """The conversations of projects. Every method raises `StoreError`.
 
     A conversation goes as a whole, by its own age.

@@ -12,7 +12,7 @@ worker that dies is busy no more: others may go on with the engine.
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineUnavailable
 from engine.weights import FAILED, BaseWeights, RemoteCall, ReplicaState, WeightsCall, WeightsStep
@@ -21,6 +21,7 @@ from responses_app.protocol.engine_state import (
     OpenUpdate,
     PauseRequest,
     WeightsRequest,
+    WorkerReport,
     busy,
     check_lease,
     check_method,
@@ -33,7 +34,9 @@ from responses_app.runs.engines.following import EngineFollower, applying, calli
 from responses_app.runs.engines.operations import EngineOperations, Operation, weights_of
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.engines import BaseEngineStore, WorkerReport
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.engines import DatabaseEngines
 
 logger = logging.getLogger("respsite.runs")
 
@@ -53,7 +56,7 @@ class EngineDoors:
 
     def __init__(
         self,
-        store: BaseEngineStore,
+        store: "DatabaseEngines",
         follower: EngineFollower,
         *,
         worker: str,
@@ -154,7 +157,10 @@ class EngineDoors:
             case "apply":
                 operation = self._apply(request)
             case _:
-                operation = self._of_update(request, await self._open_update(model))
+                update = (await self._store.read(model.name)).state.update
+                if update is None:
+                    raise no_update()
+                operation = self._of_update(request, update)
         await self._operations.run(model, operation)
 
     # Operations.
@@ -174,12 +180,6 @@ class EngineDoors:
 
         call = WeightsCall(step=WeightsStep.BEGIN, version=version, transfer=transfer)
         return self._step(call, begin=begin, fail=lambda state: replace(state, update=None))
-
-    async def _open_update(self, model: ServedModel) -> OpenUpdate:
-        update = (await self._store.read(model.name)).state.update
-        if update is None:
-            raise no_update()
-        return update
 
     def _of_update(self, request: WeightsRequest, update: OpenUpdate) -> Operation:
         """Return a step of an update that has begun."""

@@ -15,16 +15,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, WeightsRefused
 from engine.weights import Announce, BaseWeights, PauseMode, RemoteCall, WeightsCall, WeightsStep, nobody
 from responses_app.kit.duty import end_tasks, keep_looking, until_kept
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.engine_state import EngineState
+from responses_app.protocol.engine_state import EngineState, NumberedState, WorkerReport
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.plan.served import ServedModel
-from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.engines import DatabaseEngines
 
 logger = logging.getLogger("respsite.runs")
 
@@ -88,7 +90,7 @@ class EngineFollower:
     """Follows the states of the engines of `models`, whose engines have doors."""
 
     def __init__(
-        self, models: Iterable[ServedModel], store: BaseEngineStore, *, worker: str, now: Callable[[], float]
+        self, models: Iterable[ServedModel], store: "DatabaseEngines", *, worker: str, now: Callable[[], float]
     ) -> None:
         self._models = {model.name: model for model in models if model.engine.weights is not None}
         self._store = store

@@ -14,18 +14,20 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, WeightsRefused
 from engine.weights import FAILED, BaseWeights
 from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.engine_state import EngineState, busy
+from responses_app.protocol.engine_state import EngineState, NumberedState, WorkerReport, busy
 from responses_app.protocol.errors import ApiError, conflict, invalid_request, overloaded
 from responses_app.runs.engines.following import LOADING, LOOK_SECONDS, Action, EngineFollower, perform, problems_of
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.engines import DatabaseEngines
 
 logger = logging.getLogger("respsite.runs")
 
@@ -68,7 +70,7 @@ class EngineOperations:
 
     def __init__(
         self,
-        store: BaseEngineStore,
+        store: "DatabaseEngines",
         follower: EngineFollower,
         *,
         worker: str,
@@ -160,15 +162,12 @@ class EngineOperations:
             logger.warning("the engine of %r goes on with other weights: %s", model.name, problem)
 
     def _begun(self, state: EngineState, running: _RunningOperation, weights: BaseWeights) -> EngineState:
-        if self._is_others(state, running):
+        # A worker that lives is busy with something else.
+        if state.is_busy(self._now()) and state.busy in running.living and not self._is_own(state, running):
             raise busy()
         begun = running.operation.begin(state)
         actions = () if weights.is_shared else running.operation.actions
         return replace(begun, actions=actions, busy=self._worker, busy_until=running.until)
-
-    def _is_others(self, state: EngineState, running: _RunningOperation) -> bool:
-        """Whether a worker that lives is busy with something else."""
-        return state.is_busy(self._now()) and state.busy in running.living and not self._is_own(state, running)
 
     def _is_own(self, state: EngineState, running: _RunningOperation) -> bool:
         return (state.busy, state.busy_until) == (self._worker, running.until)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import READS_CONVERSATIONS, missing_scope
 from responses_app.protocol.errors import (
-    ApiError,
     JsonObject,
     conversation_not_found,
     invalid_request,
@@ -55,7 +55,9 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.reading import FileReading, Unsealing, is_sealed, no_reader
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.plan.stores import Stores
-from responses_app.stores.stores import ReadConversation
+
+if TYPE_CHECKING:
+    from responses_app.resources.conversations.model import Conversation
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
@@ -74,7 +76,7 @@ class Context:
     sampled: Mapping[str, SampledMessage]  # what this server knows of the items, by their ids
     # What clients call the response if it goes on with the turn of `parent`; None: its own id
     next_leg: PublicId | None = None
-    conversation: ReadConversation | None = None  # that the response is added to
+    conversation: "Conversation | None" = None  # that the response is added to
     shows_files: bool = False  # files stand in the items, of any size
     pictures: ShownPictures  # that the model is shown
 
@@ -154,7 +156,11 @@ class History:
             see = partial(self.pictures.of_file, project, context.pictures) if sees else None
             context.before, context.own = await self._files.read(project, context.before, context.own, see=see)
         if not sees:
-            self._leave_images_out(request, context)
+            for source in images_in(context.own.parsed, context.own.raw):
+                path = f"input{source.path}"
+                if self.pictures.settings.refuse_images:
+                    raise unsupported_parameter(path, "The model cannot see images (REFUSE_IMAGES=on). Leave it out.")
+                request.note_ignored(path)
             return
         # Images of the request, and those in memory that only its connection knows.
         for link in context.parent.unstored() if context.parent else ():
@@ -177,14 +183,6 @@ class History:
         if any(files_in(items.parsed)):
             items, _ = await self._files.read(project, items, _NOTHING)
         return await asyncio.to_thread(_replaced_of_user, items)
-
-    def _leave_images_out(self, request: CreateRequest, context: Context) -> None:
-        """Name the images of a request that its model cannot see. Raises `ApiError` where they are refused."""
-        for source in images_in(context.own.parsed, context.own.raw):
-            path = f"input{source.path}"
-            if self.pictures.settings.refuse_images:
-                raise unsupported_parameter(path, "The model cannot see images (REFUSE_IMAGES=on). Leave it out.")
-            request.note_ignored(path)
 
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
@@ -297,7 +295,9 @@ class History:
             if isinstance(item, ItemReference) and item.id not in known:
                 if not reads_all:
                     raise missing_scope(READS_CONVERSATIONS, param=f"input[{index}].id")
-                raise _unresolved_reference(index, item.id)
+                param = f"input[{index}].id"
+                message = f"Item with id '{item.id}' not found ('{param}'). Send the item itself."
+                raise invalid_request(message, param=param)
         whole = [
             known[item.id] if isinstance(item, ItemReference) else raw
             for item, raw in zip(request.input, request.input_json, strict=True)
@@ -362,11 +362,6 @@ _OWN_PREFIXES = (
     ids.CUSTOM_TOOL_CALL,
     *(kind.prefix for kind in CLIENT_KINDS.values()),
 )
-
-
-def _unresolved_reference(index: int, item_id: str) -> ApiError:
-    param = f"input[{index}].id"
-    return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
 
 
 _OF_THE_MODEL = (MessageKind.ANALYSIS, MessageKind.COMMENTARY, MessageKind.FINAL)

@@ -14,7 +14,7 @@ prompt says what it continues.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.formats.base import FunctionTool, ModelFormat, RenderedMessage, Tokens, ToolNamespace, as_tokens
 from engine.types import CallRule, GenerationRequest, SamplingOptions, Session, TurnGrammar, digest_of
@@ -45,8 +45,10 @@ from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.served import ServedModel
-from responses_app.stores.stores import ReadConversation
 from responses_app.tools.base import BaseTool, ToolUse
+
+if TYPE_CHECKING:
+    from responses_app.resources.conversations.model import Conversation
 
 BEHIND_SHARE = 0.75  # of its window a response that may take hours lets all others go first
 
@@ -273,7 +275,7 @@ class RunPlan:
     format: ModelFormat  # how its model is written to
     link: ChainLink  # the chain with the request's own input at its end
     parent: ChainLink | None  # what it continues; None for a new chain
-    conversation: ReadConversation | None  # to which its items are added
+    conversation: "Conversation | None"  # to which its items are added
     input_messages: Sequence[RenderedMessage]  # what the input was rendered to
     context_items: Sequence[JsonObject]  # of which: those of the conversation that the chain lacks, and the request's
     input_items: Sequence[JsonObject]  # the request's own, each with an id

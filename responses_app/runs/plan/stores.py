@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversations
+from responses_app.stores.stores import BaseChatStore
 
 if TYPE_CHECKING:
+    from responses_app.resources.conversations.store import Conversations
     from responses_app.resources.files.store import Files
+    from responses_app.stores.database.approvals import DatabaseApprovalStore
+    from responses_app.stores.database.rollouts.store import DatabaseRollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +20,8 @@ class Stores:
 
     responses: BaseResponseStore
     chats: BaseChatStore
-    conversations: BaseConversations
+    conversations: "Conversations"
     files: "Files"
-    approvals: BaseApprovalStore
+    approvals: "DatabaseApprovalStore"
     pictures: BasePictureStore
-    rollouts: BaseRolloutStore
+    rollouts: "DatabaseRollouts"

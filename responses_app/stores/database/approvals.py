@@ -1,5 +1,10 @@
-"""Claims of approved calls in the database, which all workers share."""
+"""Claims of approved calls in the database, which all workers share.
 
+An answer to a request for approval may come twice at the same time, on two workers. Both would make the call, so the
+response to each claims the request first, and one of them gets it.
+"""
+
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
@@ -8,14 +13,23 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.kit.errors import StoreError
 from responses_app.kit.table import Store
 from responses_app.models import ApprovalClaim
-from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 KEPT = timedelta(days=1)  # far longer than any response runs
 TRIES = 5  # where others claim and let go of the same meanwhile
 
 
-class DatabaseApprovalStore(Store[None], BaseApprovalStore):
-    """Keeps claims in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
+@dataclass(frozen=True, slots=True)
+class ApprovalHolder:
+    """The response that makes an approved call, and when it claimed that, in Unix seconds."""
+
+    response_id: str  # may be one that no store knows
+    claimed_at: float  # Unix seconds; renewed while it runs, where it is not stored
+
+
+class DatabaseApprovalStore(Store[None]):
+    """Keeps who holds each request for approval of a project in the database `using`; all methods raise `StoreError`.
+
+    `timeout` bounds, in seconds, whatever waits for the database.
 
     `now` is the clock, in Unix seconds. What is older than `KEPT` goes with the next claim of anybody.
     """
@@ -23,6 +37,10 @@ class DatabaseApprovalStore(Store[None], BaseApprovalStore):
     unlimited = None
 
     async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        """Claim a request that nobody holds, or that the response `instead_of` holds; return who holds it then.
+
+        Of several that claim the same at once, one gets it. To claim again what one holds changes nothing.
+        """
         at, digest = datetime.fromtimestamp(self._now(), UTC), _digest(request_id)
         new_claim = ApprovalClaim(project=project, request_id=digest, response_id=response_id, claimed_at=at)
 
@@ -46,6 +64,8 @@ class DatabaseApprovalStore(Store[None], BaseApprovalStore):
         raise StoreError(f"the claim of {request_id} could not be kept: others let go of it each time")
 
     async def release(self, project: str, request_id: str, response_id: str) -> None:
+        """Let go of a request, if this response holds it."""
+
         def write(connection: BaseDatabaseWrapper) -> None:
             claims = ApprovalClaim.objects.using(connection.alias)
             claims.filter(project=project, request_id=_digest(request_id), response_id=response_id).delete()

@@ -11,23 +11,28 @@ from responses_app.kit.polling import Question
 from responses_app.kit.table import Store
 from responses_app.models import Worker
 from responses_app.models.engines import EngineDoor, EngineReport
-from responses_app.protocol.engine_state import EngineState
-from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+from responses_app.protocol.engine_state import EngineState, NumberedState, WorkerReport
 
 MAX_WORKERS = 1000  # as many as WORKERS may be
 
 _NUMBERS = Question("model, number", f"FROM {EngineDoor._meta.db_table}")
 
 
-class DatabaseEngines(Store[None], BaseEngineStore):
-    """Keeps states in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+class DatabaseEngines(Store[None]):
+    """Keeps the state of engines, by their models, in the database `using`. Every method raises `StoreError`.
+
+    `timeout` bounds, in seconds, whatever waits for it.
+    """
 
     unlimited = None
 
     async def numbers(self) -> Mapping[str, int]:
+        """Return the number of the last change of each engine that was ever changed."""
         return dict(await self._polls.poll(_NUMBERS))
 
     async def read(self, model: str) -> NumberedState:
+        """Return the state of an engine."""
+
         def read(connection: BaseDatabaseWrapper) -> NumberedState:
             row = EngineDoor.objects.using(connection.alias).filter(pk=model).first()
             return NumberedState(0, EngineState()) if row is None else NumberedState(row.number, _state(row))
@@ -35,6 +40,8 @@ class DatabaseEngines(Store[None], BaseEngineStore):
         return await self._threads.run(read)
 
     async def change(self, model: str, number: int, state: EngineState) -> bool:
+        """Keep the state that comes with this number, or was kept so; return False where another one has the number."""
+
         def write(connection: BaseDatabaseWrapper) -> bool:
             rows = EngineDoor.objects.using(connection.alias)
             with transaction.atomic(using=connection.alias):
@@ -49,6 +56,8 @@ class DatabaseEngines(Store[None], BaseEngineStore):
         return await self._threads.run(write)
 
     async def report(self, model: str, report: WorkerReport) -> None:
+        """Keep what a worker says; it replaces what it has said of this change, and of those before it."""
+
         def write(connection: BaseDatabaseWrapper) -> None:
             row = EngineReport(model=model, worker=report.worker, number=report.number, report=report.report)
             rows = EngineReport.objects.using(connection.alias)
@@ -64,6 +73,7 @@ class DatabaseEngines(Store[None], BaseEngineStore):
         await self._threads.run(write)
 
     async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
+        """Return what each worker has said that was seen since then, in Unix seconds."""
         since = datetime.fromtimestamp(max(0.0, seen_since), UTC)
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[WorkerReport]:

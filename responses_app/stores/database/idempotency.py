@@ -17,7 +17,6 @@ from responses_app.models import Worker
 from responses_app.models.idempotency import AnswerPart, IdempotencyKey
 from responses_app.stores.idempotency import (
     AnswerHead,
-    BaseIdempotencyStore,
     IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
@@ -30,12 +29,23 @@ PARTS_AT_ONCE = 8  # that one look reads
 _RUNNING = KeyState.RUNNING.value
 
 
-class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore):
-    """Keeps keys in a database; the arguments are `Store`'s."""
+class DatabaseIdempotencyStore(Store[IdempotencySettings]):
+    """Keeps keys of projects in a database until their time is over; the arguments are `Store`'s.
+
+    Every method raises `StoreError`.
+    """
 
     unlimited = IdempotencySettings()
 
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
+        """Claim a key that is new, free, or that a dead worker holds for a stored response; return it as it is then.
+
+        It was claimed if its `token` is that of `claim`. A free key takes the claim's fingerprint; one that is not free
+        and has another fingerprint stays as it is. A key that was claimed before keeps its `object_id`, unless it was
+        free with another request. A dead worker's key without an `object_id` becomes `CUT`: nobody knows how far its
+        request came. A worker is dead that was not seen since `dead_before`; a claim of this very worker is one of a
+        dead one unless `held` has its token.
+        """
         at = datetime.fromtimestamp(self._now(), UTC)
         since = self._since(claim.project)
         new = IdempotencyKey(
@@ -83,6 +93,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         return await self._threads.run(write)
 
     async def look(self, key_id: str, *, dead_before: float) -> IdempotencyRecord | None:
+        """Return a key, None where nobody has it."""
         at = self._time()
 
         def read(connection: BaseDatabaseWrapper) -> IdempotencyRecord | None:
@@ -96,6 +107,11 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
     async def keep(
         self, key_id: str, token: str, *, head: AnswerHead, parts: Mapping[int, str], state: KeyState
     ) -> bool:
+        """Keep parts of an answer, by their positions, and what has become of it; return whether the claim holds.
+
+        Where it does not, or something else has become of it meanwhile, nothing is kept. To keep the same again changes
+        nothing.
+        """
         written = {"status": head.status, "headers": dict(head.headers), "streams": head.streams}
 
         def write(connection: BaseDatabaseWrapper) -> bool:
@@ -118,9 +134,12 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         return await self._threads.run(write)
 
     async def settle(self, key_id: str, token: str, state: KeyState) -> None:
+        """Note what has become of a key, if the claim holds, and drop the parts of an answer that is not whole."""
         await self._change(key_id, token, lambda row, connection: _settle(row, connection, state))
 
     async def rename(self, key_id: str, token: str, object_id: str) -> None:
+        """Note that the request of a key makes another response than it was to make, if the claim holds."""
+
         def rename(row: IdempotencyKey, connection: BaseDatabaseWrapper) -> None:
             row.object_id = object_id
             row.save(using=connection.alias, update_fields=["object_id"])
@@ -128,6 +147,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         await self._change(key_id, token, rename)
 
     async def forget(self, key_id: str, token: str) -> None:
+        """Let go of a key whose request has changed nothing, if the claim holds."""
         await self._change(key_id, token, lambda row, connection: remove_keys(connection, [row.pk]))
 
     async def _change(
@@ -142,6 +162,8 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         await self._threads.run(write)
 
     async def parts(self, key_id: str, start: int) -> Sequence[str]:
+        """Return the parts of an answer from a position on, a bounded number of them."""
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
             rows = AnswerPart.objects.using(connection.alias).filter(key=key_id, position__gte=start)
             return list(rows.order_by("position").values_list("data", flat=True)[:PARTS_AT_ONCE])
@@ -149,6 +171,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         return await self._threads.run(read)
 
     async def usage(self, project: str) -> tuple[int, int]:
+        """Return how many keys of a project hold, and how many bytes their answers have."""
         at = self._time()
 
         def read(connection: BaseDatabaseWrapper) -> tuple[int, int]:
@@ -159,6 +182,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
         return await self._threads.run(read)
 
     async def purge(self) -> int:
+        """Remove keys whose time is over, with their answers; return how many. All of them, in bounded steps."""
         removed = 0
         while step := await self._threads.run(lambda connection: _purge(connection, self._time())):
             removed += step

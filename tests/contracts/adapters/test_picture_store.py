@@ -21,7 +21,6 @@ from tests.contracts.files import Hands
 from tests.contracts.pictures import BLUE, BOTH, PROJECT, RED, PictureStoreContract
 from tests.contracts.store import Turn, exchange, new_id
 from tests.kit.memory_pictures import MemoryPictureStore
-from tests.kit.memory_stores import MemoryApprovalStore
 
 Counts = Callable[[], Any]
 
@@ -130,12 +129,6 @@ class TestInDatabases(PictureStoreContract):
 
 
 _MODELS = (PictureUse, Picture)
-
-
-class TestClaimsInMemory(ApprovalsContract):
-    @pytest.fixture
-    def claims(self, hands: Hands) -> MemoryApprovalStore:
-        return MemoryApprovalStore(now=hands)
 
 
 class TestClaimsInDatabases(ApprovalsContract):

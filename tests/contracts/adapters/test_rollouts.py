@@ -1,4 +1,4 @@
-"""Roll-outs in memory, on SQLite and on PostgreSQL."""
+"""Roll-outs on SQLite and on PostgreSQL."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -16,23 +16,12 @@ from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from responses_app.stores.rollouts import PurgedRollouts
 from tests.contracts.rollouts import LIMITS, NOW, RolloutsContract, added, call_of, kept_of, record
 from tests.contracts.store import new_id
-from tests.kit.memory_rollouts import MemoryRollouts
 
 
 def _sizes(connection: BaseDatabaseWrapper, ids: Sequence[str]) -> dict[int, int]:
     """Return the bytes of generations, by their keys."""
     rows = RolloutGeneration.objects.using(connection.alias).filter(rollout_id__in=ids)
     return {row.pk: size_of(row) for row in rows}
-
-
-class TestInMemory(RolloutsContract):
-    @pytest.fixture
-    def rollouts(self) -> MemoryRollouts:
-        return MemoryRollouts(LIMITS, now=lambda: NOW)
-
-    @pytest.fixture
-    def other_worker(self, rollouts: MemoryRollouts) -> MemoryRollouts:
-        return rollouts
 
 
 class TestInDatabases(RolloutsContract):

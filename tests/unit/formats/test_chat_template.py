@@ -1,6 +1,7 @@
 """The service with models that have chat templates: prompts of two families, and conversations across formats."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import permutations
 
 import orjson
@@ -15,11 +16,14 @@ from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.requests import parse_create
+from responses_app.resources.conversations.model import Conversation
+from responses_app.resources.conversations.store import Conversations
 from responses_app.runs.plan.history import _chain, _Rewrite
 from responses_app.runs.plan.plan import Origin
-from tests.kit.fakes import TOOL_F, FakeEngine, KnownConversation, KnownItem, Reading, Site, Turn
+from tests.kit.fakes import TOOL_F, FakeEngine, Reading, Site, Turn
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
+from tests.kit.sqlite import conversations, sqlite_alias  # noqa: F401 - fixtures
 from tests.unit.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
 from tests.unit.formats.rendering import Renderer, format_of
 from tests.unit.runs.test_several_models import model_of
@@ -318,7 +322,10 @@ async def test_a_tool_loop_goes_on_with_another_model_and_back(order: tuple[str,
 
 
 @pytest.mark.parametrize("others", ["qwen", "llama"])
-async def test_items_that_are_sent_again_are_read_by_another_model(others: str) -> None:
+async def test_items_that_are_sent_again_are_read_by_another_model(
+    conversations: Conversations,  # noqa: F811 - a fixture
+    others: str,
+) -> None:
     """By their ids, by the seals of their reasoning, and as a conversation: both ways."""
     for first, second in (("fake", others), (others, "fake")):
         site = Three()
@@ -335,9 +342,9 @@ async def test_items_that_are_sent_again_are_read_by_another_model(others: str) 
             text = site.text(second)
             assert text.count('"a": 1') == 1
             assert text.index("Well?") < text.index("18 degrees")
-        site.conversations.records["conv_1"] = KnownConversation(version=1, head=str(called["id"]))
-        site.conversations.kept["conv_1"] = [KnownItem(1, items[-1])]
-        await site.ask(model=second, input="And?", conversation="conv_1", tools=[TOOL_F])
+        row = Conversation(pk=f"conv_{first}", created_at=datetime.now(UTC), version=1, head=str(called["id"]))
+        await conversations.create(row, [{"id": "fco_1", **output}])
+        await site.ask(model=second, input="And?", conversation=row.pk, tools=[TOOL_F])
         text = site.text(second)
         assert text.index("What is it?") < text.index("18 degrees") < text.index("And?")
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.kit.fakes import Site
-from tests.kit.sqlite import files, sqlite_alias  # noqa: F401 - fixtures
+from tests.kit.sqlite import approvals, conversations, files, rollout_store, sqlite_alias  # noqa: F401 - fixtures
 from tests.unit.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from engine.types import TurnRules
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.resources.conversations.model import Conversation
 from responses_app.runs.driving.run import Run
 from responses_app.runs.plan.settings import RunSettings
-from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, KnownConversation, KnownItem, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 
@@ -90,10 +92,10 @@ def rules_of(site: Site, turn: int = -1) -> TurnRules:
     return grammar.rules
 
 
-def converse(site: Site, *items: JsonObject) -> None:
-    """Keep the conversation `conv_1`, of these items."""
-    site.conversations.records["conv_1"] = KnownConversation()
-    site.conversations.kept["conv_1"] = [KnownItem(at, item) for at, item in enumerate(items, start=1)]
+async def converse(site: Site, *items: JsonObject) -> None:
+    """Keep the conversation `conv_1`, of these items, at a site that was lent `conversations`."""
+    row = Conversation(pk="conv_1", created_at=datetime.now(UTC))
+    await site.conversations.create(row, [{"id": f"item_{at}", **item} for at, item in enumerate(items, start=1)])
 
 
 async def refused(request: Awaitable[object]) -> ApiError:

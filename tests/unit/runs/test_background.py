@@ -389,6 +389,7 @@ async def test_what_is_refused_by_a_limit_or_the_store_keeps_no_place() -> None:
     await second.to_the_end()
 
 
+@pytest.mark.usefixtures("rollout_store")
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_roll_out_has_its_share_beside_people(background: bool) -> None:
     site, held = full()

@@ -222,10 +222,11 @@ class TestInLine:
         assert response["output"] == []
 
 
+@pytest.mark.usefixtures("conversations")
 class TestConversations:
     async def test_a_broken_one_is_a_note(self, caplog: pytest.LogCaptureFixture, site: Site) -> None:
         broken: JsonObject = {"id": "cmp_1", "type": "compaction", "encrypted_content": "AAAA"}
-        converse(site, broken)
+        await converse(site, broken)
         response = await site.ask(input="hi", conversation="conv_1")
         assert response["status"] == "completed"
         assert chain(site.engine.prompts[0]) == [*rendered(UNREADABLE), *user("hi")]
@@ -233,7 +234,7 @@ class TestConversations:
 
     async def test_a_trigger_is_not_kept(self) -> None:
         site = Site(FakeEngine([SUMS_UP]))
-        converse(site)
+        await converse(site)
         await site.ask(input=[{"role": "user", "content": "hi"}, TRIGGER], conversation="conv_1")
         append = site.store.saved[0].conversation
         assert [item["type"] for item in append.items] == ["message", "compaction"]

@@ -10,17 +10,16 @@ import pytest
 
 from engine.backends.demo.engine import DemoWeights
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.engine_state import EngineState, parse_pause, parse_weights
+from responses_app.protocol.engine_state import EngineState, NumberedState, WorkerReport, parse_pause, parse_weights
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.engines import following, operations
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
-from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 from tests.kit.fakes import run_settings
 from tests.kit.waiting import eventually
 
 
-class FailingStore(BaseEngineStore):
+class FailingStore:
     """Keeps the state of one engine, of one worker; what is in `failures` fails so often: where `lost`, it is kept."""
 
     def __init__(self, *, lost: bool = False) -> None:
@@ -62,21 +61,19 @@ class FailingStore(BaseEngineStore):
     async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
         return [self._report]
 
-    async def aclose(self) -> None:
-        pass
-
 
 @asynccontextmanager
 async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
     model: Any = SimpleNamespace(name="m", engine=SimpleNamespace(weights=DemoWeights()))
     model.info = lambda: model
-    follower = EngineFollower([model], store, worker="w", now=time.time)
+    kept: Any = store
+    follower = EngineFollower([model], kept, worker="w", now=time.time)
 
     async def tell(name: str) -> None:
         pass
 
     settings = run_settings(engine_weights=True, engine_weights_seconds=1.0, worker_lease_seconds=0.1)
-    of = EngineDoors(store, follower, worker="w", now=time.time, settings=settings, tell=tell)
+    of = EngineDoors(kept, follower, worker="w", now=time.time, settings=settings, tell=tell)
     of.start()
     yield of, model
     await of.aclose()

@@ -122,6 +122,7 @@ async def test_a_chain_keeps_its_affinity_and_a_key_decides_it(site: Site) -> No
     assert [session.shared for session in sessions] == [False] * 4 + [True]
 
 
+@pytest.mark.usefixtures("rollout_store")
 async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_home(site: Site) -> None:
     for attempt in ("a", "b"):
         await site.service.rollouts.create("p", NewRollout(id=attempt, group="task"))

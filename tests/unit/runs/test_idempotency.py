@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from responses_app.runs import idempotency
 from responses_app.runs.idempotency import EPOCHS_APART, HeldKey, IdempotencyKeys, Recording
 from responses_app.stores.idempotency import (
     AnswerHead,
-    BaseIdempotencyStore,
     IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
@@ -24,7 +24,7 @@ from tests.unit.runs.readers import refused
 HEAD = AnswerHead(status=200, headers={}, streams=True)
 
 
-class OneKey(BaseIdempotencyStore):
+class OneKey:
     """Has one key, that of the last claim; `away` fails calls, `hangs` holds a claim, as a slow database does."""
 
     def __init__(self) -> None:
@@ -55,6 +55,9 @@ class OneKey(BaseIdempotencyStore):
             is_orphan=False,
         )
 
+    async def look(self, key_id: str, *, dead_before: float) -> None:
+        """It is not there."""
+
     async def keep(
         self, key_id: str, token: str, *, head: AnswerHead, parts: Mapping[int, str], state: KeyState
     ) -> bool:
@@ -78,19 +81,13 @@ class OneKey(BaseIdempotencyStore):
     async def usage(self, project: str) -> tuple[int, int]:
         return self.used
 
-    async def aclose(self) -> None:
-        pass
-
     def _check(self) -> None:
         if self.away:
             raise StoreError("away")
 
 
-OneKey.__abstractmethods__ = frozenset()  # no other method is called
-
-
 @pytest.fixture
-def store() -> OneKey:
+def store() -> Any:
     return OneKey()
 
 

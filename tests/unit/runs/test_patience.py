@@ -8,8 +8,8 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.driving import persistence, unsaved
 from responses_app.stores.base import StoredResponse
+from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
-from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.unit.runs.readers import Failing, away, half_said, says_half
 from tests.unit.runs.upkeep import statuses
@@ -48,30 +48,35 @@ async def test_it_is_kept_as_it_was_when_the_store_is_back(patience: float, back
     assert not site.service.unsaved
 
 
-class AwayRollouts(MemoryRollouts):
-    """Is away for a while: the first answers get lost, whether they are kept or not."""
+@pytest.fixture
+def tries(rollout_store: DatabaseRollouts, monkeypatch: pytest.MonkeyPatch) -> list[RecordedResponse]:
+    """What roll-outs are to keep; their store is away at first: two answers get lost, whether it is kept or not."""
+    tries, keep = list[RecordedResponse](), rollout_store.keep
 
-    tries = 0
-
-    async def keep(self, recorded: RecordedResponse) -> None:
-        self.tries += 1
-        if self.tries != 1:
-            await super().keep(recorded)
-        if self.tries < 3:
+    async def keep_at_last(recorded: RecordedResponse) -> None:
+        tries.append(recorded)
+        if len(tries) != 1:
+            await keep(recorded)
+        if len(tries) < 3:
             raise away()
 
+    monkeypatch.setattr(rollout_store, "keep", keep_at_last)
+    return tries
 
-async def test_what_a_roll_out_records_of_a_response_that_is_not_stored_is_kept_once_it_can_be() -> None:
-    rollouts = AwayRollouts()
-    site = Site(rollouts=rollouts, settings=run_settings(database_patience_seconds=30))
+
+async def test_what_a_roll_out_records_of_a_response_that_is_not_stored_is_kept_once_it_can_be(
+    tries: list[RecordedResponse],
+) -> None:
+    site = Site(settings=run_settings(database_patience_seconds=30))
     response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
     assert response["status"] == "completed"
-    assert rollouts.tries == 3
+    assert len(tries) == 3
     assert (await site.service.rollouts.get("default", "task")).generations == 1
 
 
+@pytest.mark.usefixtures("tries")
 async def test_without_patience_a_response_that_is_not_recorded_has_failed() -> None:
-    site = Site(rollouts=AwayRollouts())
+    site = Site()
     response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
     assert response["status"] == "failed"
     assert not (await site.service.rollouts.get("default", "task")).generations
@@ -161,6 +166,7 @@ async def test_their_bytes_are_bounded(caplog: pytest.LogCaptureFixture) -> None
     assert len(site.service.unsaved) == 1, "there is room again"
 
 
+@pytest.mark.usefixtures("rollout_store")
 async def test_what_they_record_for_a_roll_out_counts() -> None:
     sizes = []
     cases: list[dict[str, object]] = [{}, {"metadata": {"rollout_id": "task"}}]

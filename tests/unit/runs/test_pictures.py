@@ -245,8 +245,9 @@ class TestBadImages:
         assert "takes 100" in error.message
         assert eyes.read_count == 0
 
+    @pytest.mark.usefixtures("conversations")
     async def test_in_an_earlier_item_of_a_conversation_it_is_a_note(self, site_of: MakeSite, site: Site) -> None:
-        converse(site, message(image(b"gone bad")), message(image()))
+        await converse(site, message(image(b"gone bad")), message(image()))
         await site.ask(input="and?", conversation="conv_1")
         assert IMAGE_OMITTED in decode_tokens(site.engine.prompts[0])
         assert await shown(site) == ["#ff0000"]

@@ -25,6 +25,7 @@ from tests.unit.runs.test_cut_turns import CutEngine
 from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, gone_on, left_at
 from tests.unit.runs.upkeep import looked_after
 
+pytestmark = pytest.mark.usefixtures("rollout_store")
 IN_ROLLOUT = {"metadata": {"rollout_id": "task-1"}}
 LOGPROB = -0.1  # of every token of `CutEngine`
 

@@ -61,13 +61,14 @@ async def test_it_may_be_replayed_into_another_chain_and_never_into_another_proj
     assert (error.code, error.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
 
 
+@pytest.mark.usefixtures("conversations")
 async def test_a_conversation_goes_on_with_what_is_left_where_a_key_is_lost() -> None:
     before = Site(FakeEngine([OTHER_ORDER]), sealer=sealer("the key that will be lost"))
     items = answered(output_of(await before.ask(input="hi", **ENCRYPTED)))
     site = Site(sealer=sealer())
     with pytest.raises(ApiError, match="could not be verified"):
         await site.begin(input=items)
-    converse(site, *items)
+    await converse(site, *items)
     assert (await site.ask(input="Go on.", conversation="conv_1"))["status"] == "completed"
     prompt = decode_tokens(site.engine.prompts[0])
     assert "it was sealed elsewhere" in prompt

@@ -80,8 +80,9 @@ async def test_a_harness_that_sends_everything_again_stays_in_its_session(site: 
     assert one == two == Session(id=digest_of(DEFAULT_PROJECT, "s"))
 
 
+@pytest.mark.usefixtures("conversations")
 async def test_a_conversation_is_one_session_whatever_it_is_continued_by(site: Site) -> None:
-    converse(site)
+    await converse(site)
     for text in ("one", "two"):
         await site.ask(input=text, conversation="conv_1")
     one, two = (request.session for request in site.engine.requests)

@@ -276,6 +276,7 @@ class TestRuns:
         assert site.engine.requests[-1].session.back_in is None, "it can call nothing"
 
 
+@pytest.mark.usefixtures("rollout_store")
 class TestOver:
     async def test_a_rollout_that_ends_is_over_with_all_its_branches(self, site: Site) -> None:
         over: list[Session] = []

@@ -8,7 +8,7 @@ import pytest
 from responses_app.tools.base import BaseTool
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.kit.image_server import ImageServer, image_server, image_tool
-from tests.kit.sqlite import files, sqlite_alias  # noqa: F401 - fixtures
+from tests.kit.sqlite import approvals, conversations, files, rollout_store, sqlite_alias  # noqa: F401 - fixtures
 from tests.kit.web_server import WebServer, web_server
 from tests.unit.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures
 from tests.unit.tools.drawing import SiteOf

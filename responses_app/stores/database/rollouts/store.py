@@ -34,7 +34,6 @@ from responses_app.stores.database.rollouts.rows import (
 )
 from responses_app.stores.rollouts import (
     UNLIMITED,
-    BaseRolloutStore,
     PurgedRollouts,
     RolloutExists,
     RolloutRecord,
@@ -45,8 +44,11 @@ from responses_app.stores.rollouts import (
 CREATION_LOCK = 0x726F6C6C  # the space of the locks of projects
 
 
-class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
-    """Keeps roll-outs in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+class DatabaseRollouts(Store[RolloutSettings]):
+    """Keeps roll-outs, per project, in the database `using`. All methods raise `StoreError`.
+
+    `timeout` bounds, in seconds, whatever waits for it.
+    """
 
     unlimited = UNLIMITED
 
@@ -65,6 +67,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         self.keeper = GenerationKeeper(max_bytes=self._settings.rollout_memory_bytes)
 
     async def create(self, record: RolloutRecord) -> None:
+        """Keep a new roll-out. Raises `RolloutExists`, and `RolloutsFull`."""
+
         def write(connection: BaseDatabaseWrapper) -> None:
             with transaction.atomic(using=connection.alias):
                 one_at_a_time(connection, CREATION_LOCK, record.project)
@@ -88,6 +92,7 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
             raise RolloutExists(record.name) from error
 
     async def get(self, project: str, name: str) -> RolloutRecord | None:
+        """Return a roll-out."""
         if not can_be_name(name):
             return None
         since = self._since(project)
@@ -100,6 +105,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._threads.run(read)
 
     async def place(self, project: str, name: str) -> str | None:
+        """Return the id of its own of what has, or had of late, this name; None for what is no name and no id."""
+
         def read(connection: BaseDatabaseWrapper) -> str | None:
             row = found(connection, project, name)
             return row.pk if row is not None else left(connection.alias, project, LISTED, name)
@@ -112,6 +119,7 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
     ) -> Sequence[RolloutRecord]:
+        """Return up to `limit` roll-outs behind the one with the id `after`, which may be gone."""
         if group is not None and not can_be_group(group):
             return ()
 
@@ -124,6 +132,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._threads.run(read)
 
     async def generations(self, record: RolloutRecord) -> Sequence[Generation] | None:
+        """Return the generations that a roll-out had when it was read, in order; None where it is gone."""
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
             generations = read_generations(connection, record.id, range(record.generations))
             # Looked for behind that: one that is here still had all its generations then.
@@ -133,6 +143,7 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._threads.run(read)
 
     async def has(self, project: str, name: str, response_id: str) -> bool:
+        """Return whether anything is kept of a response."""
         if not (can_be_name(name) and can_be_known(response_id)):
             return False
 
@@ -145,6 +156,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._threads.run(read)
 
     async def keep(self, recorded: RecordedResponse) -> None:
+        """Keep what a response adds; of a roll-out that is gone nothing is kept, also where another has its name."""
+
         def write(connection: BaseDatabaseWrapper) -> None:
             with transaction.atomic(using=connection.alias):
                 self.keeper.keep(connection, [recorded], now=self._now())
@@ -152,6 +165,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         await self._threads.run(write)
 
     async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
+        """Add a reward; return the roll-out, None where it is not known. Raises `TooManyRewards`."""
+
         def change(row: Rollout) -> list[str]:
             if is_full_of_rewards(row.rewards, reward):
                 raise TooManyRewards(name)
@@ -161,6 +176,8 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._changed(project, name, change)
 
     async def end(self, project: str, name: str, *, at: int) -> RolloutRecord | None:
+        """End a roll-out, unless it has ended; return it, None where it is not known."""
+
         def change(row: Rollout) -> list[str]:
             row.ended_at = row.ended_at or utc(at)
             return ["ended_at"]
@@ -168,6 +185,7 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return await self._changed(project, name, change)
 
     async def delete(self, project: str, name: str) -> bool:
+        """Forget a roll-out and its generations; return whether there was one."""
         if not can_be_name(name):
             return False
         rollout_id = await self._threads.run(lambda db: removal.hide(db, name, self._mine(project)))
@@ -179,6 +197,7 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         return True
 
     async def purge(self) -> PurgedRollouts:
+        """Forget roll-outs whose time is over, some at once."""
         before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
         ids = await self._threads.run(lambda db: removal.hide_old(db, before, spared=self._retentions.endless))
         if not ids:

@@ -1,7 +1,7 @@
 """MCP servers of both eras: listed, called and kept; in responses, along chains; who holds an approval."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
 from responses_app.stores.base import AcceptedResponse
-from responses_app.stores.stores import ApprovalHolder
+from responses_app.stores.database.approvals import ApprovalHolder, DatabaseApprovalStore
 from responses_app.tools.base import ToolFailed, ToolImage
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
@@ -19,7 +19,6 @@ from responses_app.tools.settings import ServerAccess
 from tests.contracts.store_life import Clock
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
 from tests.kit.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
-from tests.kit.memory_stores import MemoryApprovalStore
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
 
@@ -248,6 +247,40 @@ class Asking:
         return {"input": answer, "tools": self.tools, "previous_response_id": self.first["id"]}
 
 
+class WatchedApprovals(DatabaseApprovalStore):
+    """Tells who holds which request. Its next claim is answered when `going` is set, and each 61 s of a clock late."""
+
+    def __init__(self, alias: str) -> None:
+        super().__init__(using=alias, now=lambda: NOW)
+        self.held: dict[str, ApprovalHolder] = {}
+        self.going: asyncio.Event | None = None
+        self.stands_still: Clock | None = None
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
+        self.held[request_id] = holder
+        if self.going is not None:
+            going, self.going = self.going, None
+            await going.wait()
+        if self.stands_still is not None:
+            self.stands_still.now += 61
+        return holder
+
+    async def release(self, project: str, request_id: str, response_id: str) -> None:
+        await super().release(project, request_id, response_id)
+        if request_id in self.held and self.held[request_id].response_id == response_id:
+            del self.held[request_id]
+
+
+@pytest.fixture(autouse=True)
+async def approvals(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedApprovals]:
+    """Of all sites of a test."""
+    store = WatchedApprovals(sqlite_alias)
+    monkeypatch.setitem(Site.lent, "approvals", store)
+    yield store
+    await store.aclose()
+
+
 async def asking_at(site: Site, running: McpServer) -> Asking:
     tools = declared(running, require_approval="always")
     return Asking(site, tools, *await asked(site, tools))
@@ -448,58 +481,46 @@ async def _leave(site: Site, given: dict[str, Any], *, once: Callable[[], bool])
         await begun
 
 
-async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: McpTool, running: McpServer) -> None:
-    store, approvals = _SlowStore(), MemoryApprovalStore(now=lambda: NOW)
-    site = Site(FakeEngine([ADD, ANSWER]), store, tools=[tool], approvals=approvals)
+async def test_whose_client_left_before_it_was_accepted_holds_no_approval(
+    tool: McpTool, running: McpServer, approvals: WatchedApprovals
+) -> None:
+    store = _SlowStore()
+    site = Site(FakeEngine([ADD, ANSWER]), store, tools=[tool])
     given = (await asking_at(site, running)).answered()
     store.going = going = asyncio.Event()
     await _leave(site, given, once=lambda: store.going is None)
     with pytest.raises(ApiError, match="approval"):
         await site.begin(**given)
     going.set()
-    await eventually(lambda: not approvals._holders)
+    await eventually(lambda: not approvals.held)
     assert (await site.ask(**given))["status"] == "completed"
 
 
-class _SlowApprovals(MemoryApprovalStore):
-    """Its next claim is kept, and answered when `going` is set."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        super().__init__(now=now)
-        self.going: asyncio.Event | None = None
-
-    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
-        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
-        if self.going is not None:
-            going, self.going = self.going, None
-            await going.wait()
-        return holder
-
-
-async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: McpTool, running: McpServer) -> None:
-    approvals = _SlowApprovals(lambda: NOW)
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], approvals=approvals)
+async def test_whose_client_left_while_it_was_claimed_holds_no_approval(
+    tool: McpTool, running: McpServer, approvals: WatchedApprovals
+) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
     given = (await asking_at(site, running)).answered()
     approvals.going = going = asyncio.Event()
     await _leave(site, given, once=lambda: approvals.going is None)
     going.set()
-    await eventually(lambda: not approvals._holders)
+    await eventually(lambda: not approvals.held)
     assert (await site.ask(**given))["status"] == "completed"
 
 
 async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it_ends(
-    tool: McpTool, running: McpServer
+    tool: McpTool, running: McpServer, approvals: WatchedApprovals
 ) -> None:
     clock, store, end = Clock(), FakeStore(), asyncio.Event()
-    approvals = MemoryApprovalStore(now=clock)
-    one = Site(FakeEngine([ADD, [end, ANSWER]]), store, tools=[tool], approvals=approvals)
-    other = Site(FakeEngine([ANSWER]), store, tools=[tool], approvals=approvals, new_id=one.new_id)
+    approvals._now = clock
+    one = Site(FakeEngine([ADD, [end, ANSWER]]), store, tools=[tool])
+    other = Site(FakeEngine([ANSWER]), store, tools=[tool], new_id=one.new_id)
     one.service.approving.renew_seconds = 0.01
     other.service.approving._now = clock
     given = (await asking_at(one, running)).answered()
     begun = await one.begin(transport="sse", **given, store=False)
     clock.now += 61
-    holders = approvals._holders
+    holders = approvals.held
     await eventually(lambda: [each.claimed_at for each in holders.values()] == [clock.now])
     refused = await other.refusal(**given)
     assert (refused.status, refused.code) == (409, "approval_in_use")
@@ -512,13 +533,16 @@ async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it
 
 @pytest.mark.parametrize("stored", [False, True])
 async def test_one_that_stood_still_for_so_long_that_another_may_have_made_its_call_makes_it_not(
-    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch, stored: bool
+    tool: McpTool,
+    running: McpServer,
+    monkeypatch: pytest.MonkeyPatch,
+    approvals: WatchedApprovals,
+    stored: bool,
 ) -> None:
     """Of a stored one everybody knows that it runs, and its log tells whether it is still this worker's."""
-    clock, approvals = Clock(), _StandsStill(now=lambda: NOW)
-    approvals.clock = clock
+    clock = approvals.stands_still = Clock()
     monkeypatch.setattr("responses_app.runs.admission.own_clock", clock)
-    site = Site(FakeEngine([call("say", '{"text":"hi"}'), ANSWER]), tools=[tool], approvals=approvals)
+    site = Site(FakeEngine([call("say", '{"text":"hi"}'), ANSWER]), tools=[tool])
     tools = declared(running, require_approval="always")
     first = await site.ask(input="hi", tools=tools)
     *_, request = first["output"]  # type: ignore[misc]
@@ -527,14 +551,3 @@ async def test_one_that_stood_still_for_so_long_that_another_may_have_made_its_c
     made, message = response["output"]  # type: ignore[misc]
     assert (made["status"], message["type"]) == ("completed" if stored else "failed", "message")
     assert stored or "the approval may have been used elsewhere" in str(made["error"])
-
-
-class _StandsStill(MemoryApprovalStore):
-    """Its worker stands still behind each of its answers."""
-
-    clock: Clock
-
-    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
-        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
-        self.clock.now += 61
-        return holder
