@@ -135,7 +135,10 @@ class WorkerHeartbeat:
         # It stays set where the next line fails: the next beat asks again what was lost.
         self._looked_dead |= self.pulse.beat(heard, asked=asked)
         if self._looked_dead:
-            await self._let_go()
+            # What others took over has a higher epoch in the store by now.
+            claims = {run.response_id: run.claim for run in self._registry.running if run.claim is not None}
+            for response_id in await self._store.lost(claims):
+                self._registry.lose(response_id)
             self._looked_dead = False
 
     async def check(self) -> str | None:
@@ -157,12 +160,6 @@ class WorkerHeartbeat:
             except StoreError as error:
                 return error.cause or "The database cannot be written to: look for a full disk; the log has the reason."
         return problem
-
-    async def _let_go(self) -> None:
-        # What others took over has a higher epoch in the store by now.
-        claims = {run.response_id: run.claim for run in self._registry.running if run.claim is not None}
-        for response_id in await self._store.lost(claims):
-            self._registry.lose(response_id)
 
 
 CLAIM_SECONDS = 60.0  # between claims where nothing seems to be left: they also forget the workers of long ago

@@ -14,7 +14,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, response_not_fou
 from responses_app.protocol.items.calls import body_and_omissions
 from responses_app.protocol.items.media import images_in_output
 from responses_app.protocol.pictures import PictureUnreadable
-from responses_app.protocol.requests.resources import RUNNING, ResponseObject
+from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
@@ -61,7 +61,9 @@ class GivenOutputs:
             return
         # Nothing here: the store tells whether it has ended, runs elsewhere, or is known to no store.
         with store_errors():
-            stored = await self._stored(project, response_id)
+            stored = await self._store.response(project, response_id)
+            if stored is None and (leg := await self._store.newest_leg(project, response_id)) is not None:
+                stored = await self._store.response(project, leg.response_id)
         if stored is not None and stored["status"] not in RUNNING:
             raise not_waiting(response_id)
         await self._give_elsewhere(project, response_id, output, is_stored=stored is not None)
@@ -97,13 +99,6 @@ class GivenOutputs:
         run = self._registry.find(project, response_id) or self._registry.named(project, response_id)
         gone = run is None or run.lost or run.given_back or self._registry.is_forgotten(run)
         return None if gone else run
-
-    async def _stored(self, project: str, name: str) -> ResponseObject | None:
-        """Return a response that is kept, by its own id or by what clients call it."""
-        stored = await self._store.response(project, name)
-        if stored is None and (leg := await self._store.newest_leg(project, name)) is not None:
-            stored = await self._store.response(project, leg.response_id)
-        return stored
 
     async def _give_elsewhere(self, project: str, response_id: str, output: OutputGiven, *, is_stored: bool) -> None:
         """Give it to whichever worker runs the response. One that is not stored is known to that worker alone."""

@@ -475,7 +475,12 @@ class ResponseService:
         if request.cache_salt is not None and not engine.supports_cache_salt:
             raise unsupported_parameter("cache_salt", "The engine here cannot keep its cache apart; leave it out.")
         if request.background and not self.settings.responses_store:
-            raise _background_needs_store()
+            raise invalid_request(
+                "A background response must be stored, and this server stores none (RESPONSES_STORE=off). Leave "
+                "'background' out and read the answer as it comes.",
+                param="background",
+                code="invalid_value",
+            )
 
     def _note(self, plan: RunPlan) -> None:
         """Log what an operator may look for later: nothing that the client is told."""
@@ -514,13 +519,4 @@ def _unkept_parent(error: ApiError) -> ApiError:
         type=error.type,
         code=error.code,
         param=error.param,
-    )
-
-
-def _background_needs_store() -> ApiError:
-    return invalid_request(
-        "A background response must be stored, and this server stores none (RESPONSES_STORE=off). Leave 'background' "
-        "out and read the answer as it comes.",
-        param="background",
-        code="invalid_value",
     )

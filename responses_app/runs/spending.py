@@ -156,9 +156,10 @@ class Spending:
         at, month = _clock(), self._month()
         kind, _, name = subject.partition(":")
         whose = {"key": "keys", "project": "projects"}.get(kind)
+        next_month = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
         query = UsageQuery(
             start=int(month.timestamp()),
-            end=int(_next(month).timestamp()),
+            end=int(next_month.timestamp()),
             groups=["model"],
             limit=MAX_MODELS,
             **({whose: [name]} if whose else {}),  # type: ignore[arg-type]
@@ -175,11 +176,6 @@ class Spending:
     def _month(self) -> datetime:
         now = datetime.fromtimestamp(self._now(), UTC)
         return datetime(now.year, now.month, 1, tzinfo=UTC)
-
-
-def _next(month: datetime) -> datetime:
-    """Return the beginning of the next month."""
-    return month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
 
 
 def _clock() -> float:

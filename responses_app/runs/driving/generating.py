@@ -96,10 +96,12 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
     """
     generation = plan.generation
     prompt, draft = _prompt(plan, generate)
+    agent = f"-a{generate.agent}" if generate.agent else ""
     return replace(
         generation,
-        # For example "resp_1-0" for the first turn, and "resp_1.2-0" for the same turn after two cuts.
-        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}{_agent(generate)}-{generate.turn}",
+        # For example "resp_1-0" for the first turn, "resp_1.2-0" for the same turn after two cuts, "resp_1-a2-0" for
+        # the first one of the second agent.
+        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}{agent}-{generate.turn}",
         prompt_token_ids=prompt,
         pictures=plan.pictures.sources(plan.format.pictures_of(draft)),
         sampling=generation.sampling.but(max_output_tokens=generate.budget),
@@ -157,11 +159,6 @@ async def _checked(
                 if problem is not None:  # it shows what the model said, and so stays out of the log
                     raise GrammarBroken("What went on behind a cut does not fit its schema or grammar.")
             yield chunk
-
-
-def _agent(generate: Generate) -> str:
-    """Return what tells an agent's turns from those of the response itself: "-a2" for the second agent's."""
-    return f"-a{generate.agent}" if generate.agent else ""
 
 
 def _grammar(plan: RunPlan, generate: Generate) -> TurnGrammar | None:
@@ -267,7 +264,12 @@ class Continuing:
         if self._grammar_cut and isinstance(error, GrammarCut | GenerationFailed):
             raise GrammarBroken(str(error)) from error
         if isinstance(error, GenerationCut):
-            self._note(error)
+            if self.cuts == MAX_CUTS:
+                raise error
+            self._grammar_cut = self._grammar_cut or isinstance(error, GrammarCut)
+            self.cuts += 1
+            self.avoid = error.at
+            self._until = asyncio.get_running_loop().time() + GO_ON_SECONDS
             await asyncio.sleep(0)  # a turn that something else has ended meanwhile is cancelled here
         # Without a cut `_is_over` holds, too: an engine that refuses a turn from the start is not asked again.
         elif not isinstance(error, EngineUnavailable | EngineOverloaded) or self._is_over:
@@ -280,14 +282,6 @@ class Continuing:
     def _is_over(self) -> bool:
         """Whether it has not been cut, or the time is over since it was."""
         return self._until is None or asyncio.get_running_loop().time() >= self._until
-
-    def _note(self, cut: GenerationCut) -> None:
-        if self.cuts == MAX_CUTS:
-            raise cut
-        self._grammar_cut = self._grammar_cut or isinstance(cut, GrammarCut)
-        self.cuts += 1
-        self.avoid = cut.at
-        self._until = asyncio.get_running_loop().time() + GO_ON_SECONDS
 
     async def _engine_is_there(self) -> None:
         """Return when the engine can take a request: to plan a long turn that nobody takes is work for nothing."""

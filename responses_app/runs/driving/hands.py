@@ -247,7 +247,9 @@ class Hand:
             case ListTools() | SearchTools():
                 return await self._learn(command)
             case CallTool() | RunProgram():
-                plan, said, tell = self._traced(self._plan()), self.machine.stream.said_tokens, self.tell
+                plan, said, tell = self._plan(), self.machine.stream.said_tokens, self.tell
+                if self.span is not None:
+                    plan = replace(plan, origin=replace(plan.origin, span=self.span))
                 if self.machine.calls.unanswered:  # what its client does now may change what was read
                     self._effects.early.drop()
                 return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
@@ -304,9 +306,6 @@ class Hand:
         """Begin the span of the agent that it works for."""
         self.span = agent_span(self._plan(), number, self.machine)
         return self.span
-
-    def _traced(self, plan: RunPlan) -> RunPlan:
-        return plan if self.span is None else replace(plan, origin=replace(plan.origin, span=self.span))
 
     async def _generate(self, generate: Generate) -> Command | None:
         """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
@@ -390,6 +389,11 @@ class Hand:
             return self.tell
         return Guess(plan, generate, self.machine, self._served.engine, self.place, early).telling(self.tell)
 
+    def _begin_turn(self, plan: RunPlan, generate: Generate, request: GenerationRequest) -> None:
+        if plan.recorder is not None:
+            plan.recorder.ask(generate, request)
+        self.tell(TurnBegan(len(request.prompt_token_ids)))
+
     def _come_back(self, plan: RunPlan, request: GenerationRequest) -> GenerationRequest:
         """Return a turn's request with what is known of when the next one will come: behind a tool, if it calls one."""
         self._session, now = request.session, asyncio.get_running_loop().time()
@@ -397,11 +401,6 @@ class Hand:
         if back_in is None or not (len(plan.client_tools) or plan.tools.entries):
             return request
         return replace(request, session=replace(self._session, back_in=back_in))
-
-    def _begin_turn(self, plan: RunPlan, generate: Generate, request: GenerationRequest) -> None:
-        if plan.recorder is not None:
-            plan.recorder.ask(generate, request)
-        self.tell(TurnBegan(len(request.prompt_token_ids)))
 
     async def _learn(self, command: ListTools | SearchTools) -> Command | None:
         """Ask a server which tools it has, or search those that are deferred, and plan anew with them."""

@@ -64,8 +64,8 @@ from responses_app.protocol.session.tool_outputs import answered_already, call_n
 from responses_app.runs.driving.early import EarlyCalls
 from responses_app.runs.driving.generating import asked_again, prefill
 from responses_app.runs.driving.hands import AgentTasks, Hand, Shared
-from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
+from responses_app.runs.driving.spans import RunMeasure
 from responses_app.runs.driving.tool_calls import Effects, cut_call
 from responses_app.runs.log.journal import EventJournal, EventSource
 from responses_app.runs.plan.failures import Cause, failure, server_stopped, unanswered, unanswered_by_stopped_server
@@ -349,11 +349,9 @@ class Run(EventSource):
             self.journal.extend(events)
         else:
             self.log.take(input_, events)
-        return command if self._agents is None else self._with_agents(self._agents, input_, command)
-
-    def _with_agents(self, agents: AgentTasks, input_: Input, command: Command | None) -> Command | None:
-        """Have agents do what is to be done for them now; return what is to be done next for the root."""
-        agents.follow(self._machine.take_orders())
+        if self._agents is None:
+            return command
+        self._agents.follow(self._machine.take_orders())
         # All agents together have sampled what the response may, in the middle of the root's turn.
         if isinstance(command, Finish) and isinstance(input_, Sampled) and input_.finish is None:
             self._redirect(command)

@@ -135,10 +135,6 @@ def nothing_held() -> None:
     """Have no approvals, which could be lost."""
 
 
-def _over() -> bool:
-    return False
-
-
 class Effects:
     """The permits of one run, which are kept as its inputs are.
 
@@ -157,7 +153,7 @@ class Effects:
 
     def leave_run(self) -> None:
         """Forget the run, which is over: it waits for nothing any more."""
-        self._may_wait = _over
+        self._may_wait = lambda: False
 
     async def permit(self) -> None:
         """Return once what the response asks for may be done. Raises `NotPermitted`, and `ClaimLost`."""

@@ -253,7 +253,10 @@ class Followers:
                 # Positions are bytes of the log. They move on only once the bytes were read.
                 position += len(news.data)
                 if news.status not in RUNNING and not followed.journal.closed:
-                    await self._end(project, followed)
+                    # Its worker left it: its log tells no end, its body does.
+                    response = await self._store.response(project, followed.response_id)
+                    if response is not None:
+                        await followed.take(end_of_failure(response, has_begun=followed.has_begun))
                     return
             except StoreError:
                 await asyncio.sleep(RETRY_SECONDS)
@@ -309,9 +312,3 @@ class Followers:
             if self._others.reaches_others:
                 followed.hears = await self._others.ask_to_follow(followed.response_id)
             await asyncio.sleep(INTEREST_SECONDS / 2)
-
-    async def _end(self, project: str, followed: FollowedResponse) -> None:
-        """End a response whose worker left it: its log tells no end, its body does."""
-        response = await self._store.response(project, followed.response_id)
-        if response is not None:
-            await followed.take(end_of_failure(response, has_begun=followed.has_begun))

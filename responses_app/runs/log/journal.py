@@ -206,7 +206,9 @@ class EventJournal:
         for reader in tuple(self._readers):  # a copy: who is dropped, or detaches when it is woken, leaves the list
             try:
                 if reader.taken_bytes < oldest and not self.closed:
-                    self._drop(reader)
+                    reader.too_slow = True
+                    self.detach(reader)
+                    reader.dropped()
                 reader.wake()
             except Exception:  # a transport's own bug: the run and its other readers go on
                 logger.exception("a reader cannot be told that there are events")
@@ -259,11 +261,6 @@ class EventJournal:
         if reader in self._readers:
             self._readers.remove(reader)
             self._forget()
-
-    def _drop(self, reader: "JournalReader") -> None:
-        reader.too_slow = True
-        self.detach(reader)
-        reader.dropped()
 
     def take(self, reader: "JournalReader", limit: int) -> list[JournalEntry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""

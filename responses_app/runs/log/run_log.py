@@ -350,20 +350,16 @@ class LiveLogs:
             pause = RETRY_SECONDS
         else:
             self._rung.update(log.response_id for log in logs if log.is_followed)
-            if self._rung:
-                self._tell_followers()
+            # Unless the bell is being rung: what came since is told the next time.
+            if self._rung and (self._telling is None or self._telling.done()):
+                rung, self._rung = self._rung, set()
+                self._telling = asyncio.create_task(self._tell(rung), name="bell")
             # Somebody came during the transaction, and waits: no pause before the next one.
             if any(log.wants_answer for log in self._news.values()):
                 pause = 0.0
             elif any(log.is_awaited for log in logs):
                 pause = FOLLOWED_SECONDS
         self._due = asyncio.get_running_loop().time() + pause
-
-    def _tell_followers(self) -> None:
-        """Ring the bell, unless it is being rung: what came since is told the next time."""
-        if self._telling is None or self._telling.done():
-            rung, self._rung = self._rung, set()
-            self._telling = asyncio.create_task(self._tell(rung), name="bell")
 
     async def _keep(self, logs: Sequence[RunLog]) -> bool:
         """Append to these logs; return whether that could be done."""

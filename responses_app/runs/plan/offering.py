@@ -76,7 +76,11 @@ class ServedTools:
         chain_id = parent.root_id if parent else response_id
         entries: list[ToolEntry] = []
         for index, declared in enumerate(request.tools_json):
-            tool = None if index in left_out else self._available(declared, index, request)
+            if index in left_out:
+                continue
+            if (problem := self._problem(declared, request)) is not None:
+                raise unsupported_parameter(f"tools[{index}].type", problem)
+            tool = self.tool_of(str(declared["type"])) if item_of(declared) is not None else None
             if tool is None or _is_there(tool, declared, entries):
                 continue
             use = ToolUse(
@@ -117,12 +121,6 @@ class ServedTools:
             if self.settings is not None and self.settings.unserved_tools == "refuse":
                 raise unsupported_parameter(f"tools[{index}].type", problem)
         return set(unserved)
-
-    def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
-        problem = self._problem(declared, request)
-        if problem is not None:
-            raise unsupported_parameter(f"tools[{index}].type", problem)
-        return self.tool_of(str(declared["type"])) if item_of(declared) is not None else None
 
     def _problem(self, declared: JsonObject, request: CreateRequest) -> str | None:
         """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""

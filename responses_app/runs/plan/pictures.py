@@ -160,7 +160,8 @@ class ShownPictures:
         if not (wanted or others):
             return
         there = set(await self._cache.store.use(self._project, owner, wanted | others)) if stored else set()
-        in_memory = {digest: picture for digest in wanted - there if (picture := self._in_memory(digest)) is not None}
+        found = {digest: self._own.get(digest) or self._cache.get(self._project, digest) for digest in wanted - there}
+        in_memory = {digest: picture for digest, picture in found.items() if picture is not None}
         missing = wanted - there - in_memory.keys()
         if missing and not stored:
             missing -= set(await self._cache.store.known(self._project, missing))
@@ -188,9 +189,6 @@ class ShownPictures:
         else:
             self.hold([picture])
         return picture.digest
-
-    def _in_memory(self, digest: str) -> StoredPicture | None:
-        return self._own.get(digest) or self._cache.get(self._project, digest)
 
     async def _load(self, digest: str) -> bytes:
         picture = self._own.get(digest)
@@ -307,9 +305,10 @@ class PictureReading:
             raise invalid_request(
                 "The images of this request take too long to read.", param="input", code="invalid_image"
             ) from None
-        # One problem is told: the others were cancelled with it.
+        # One problem is told, the client's first: the others were cancelled with it.
         except BaseExceptionGroup as problems:
-            raise _first(problems) from None
+            found: Sequence[BaseException] = problems.exceptions
+            raise next((each for each in found if isinstance(each, ApiError)), found[0]) from None
         return _shown(before, seen), _shown(own, seen)
 
     async def of_file(self, project: str, shown: ShownPictures, name: str, content: bytes) -> Shown:
@@ -448,9 +447,3 @@ def picture_digest(content: bytes, *, low: bool = False) -> str:
 
 def _shown(items: Items, seen: Seen) -> Items:
     return Items(with_images(items.parsed, items.raw, seen), items.raw)
-
-
-def _first(problems: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what is to be told of several problems: the client's first."""
-    found: Sequence[BaseException] = problems.exceptions
-    return next((each for each in found if isinstance(each, ApiError)), found[0])

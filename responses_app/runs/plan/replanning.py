@@ -51,7 +51,12 @@ def plan_compaction(
         return None
     if request.only_compacts:
         if not messages and link.parent is None:
-            raise _nothing_to_compact()
+            raise invalid_request(
+                "There is nothing to compact. Send the conversation as 'input', or name its last response with "
+                "'previous_response_id'.",
+                param="input",
+                code="invalid_value",
+            )
         # `cut`: how many of the new messages go into the summary.
         cut, kept = len(messages), []
     else:
@@ -167,15 +172,6 @@ def _calls(plan: RunPlan) -> list[JsonObject]:
         for call_id in named
         for name in (plan.parent.call_names(call_id) if plan.parent else ())
     ]
-
-
-def _nothing_to_compact() -> ApiError:
-    return invalid_request(
-        "There is nothing to compact. Send the conversation as 'input', or name its last response with "
-        "'previous_response_id'.",
-        param="input",
-        code="invalid_value",
-    )
 
 
 def with_tools(plan: RunPlan, server: str, offer: Offer) -> RunPlan:

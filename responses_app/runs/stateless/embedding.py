@@ -101,7 +101,10 @@ class EmbeddingService:
             name = wanted.model or model.name
             with operation_span(origin, gen_ai.EMBEDDINGS, name, calls=True) as span:
                 async with place.turn():
-                    embedded = await self._embed(model, wanted)
+                    if model.info() is None:
+                        raise EngineUnavailable("The engine is starting.")
+                    request = EmbeddingRequest(inputs=wanted.inputs, dimensions=wanted.dimensions)
+                    embedded = await model.engine.embed(request)
                 span.note({"gen_ai.response.model": model.name, "gen_ai.usage.input_tokens": embedded.tokens})
                 if wanted.dimensions is not None:
                     span.note({"gen_ai.embeddings.dimension.count": wanted.dimensions})
@@ -121,11 +124,6 @@ class EmbeddingService:
             self.usage.note(origin, model.name, "embeddings", UsedTokens(input=billed, cached=0, output=0))
             self._note(model, status, len(wanted.inputs), tokens, time.monotonic() - began)
         return model.name, embedded
-
-    async def _embed(self, model: ServedEmbeddings, wanted: EmbeddingsWanted) -> Embedded:
-        if model.info() is None:
-            raise EngineUnavailable("The engine is starting.")
-        return await model.engine.embed(EmbeddingRequest(inputs=wanted.inputs, dimensions=wanted.dimensions))
 
     def chosen(self, name: str | None, names: Sequence[str]) -> ServedEmbeddings:
         """Return the model a request asks for; without a name the first of those that its key may use.
