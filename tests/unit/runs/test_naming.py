@@ -37,10 +37,6 @@ def output_of(response: ResponseObject, output: str = "18") -> list[JsonObject]:
     return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
 
 
-def call_id_of(response: ResponseObject) -> str:
-    return str(response["output"][-1]["call_id"])
-
-
 def calling(*rest: list[object]) -> FakeEngine:
     """Return an engine that calls a function first, and then says the rest."""
     return FakeEngine([[CALL], *rest])
@@ -155,7 +151,7 @@ class TestTurns:
         error = await refused(begin(site, parse_dialect(dialect), **echo))
         assert (error.status, str(error)) == (
             400,
-            f"No tool output found for function call {call_id_of(first)}. Send it as an item of 'input'.",
+            f"No tool output found for function call {first['output'][-1]['call_id']}. Send it as an item of 'input'.",
         )
         outputs = output_of(first)
         answered = await ask(site, parse_dialect(dialect), **{**echo, "input": [*first["output"], *outputs]})

@@ -155,7 +155,8 @@ async def test_a_function_that_was_not_declared_is_called_all_the_same() -> None
     await site.ask(input=[output], previous_response_id=first["id"])
     assert len(site.engine.prompts) == 2, "the model was not told that it does not exist"
     told = encode_harmony("<|call|><|start|>functions.somewhere.else to=assistant<|channel|>commentary<|message|>42")
-    assert _contains(site.engine.prompts[1], told)
+    prompt = site.engine.prompts[1]
+    assert any(prompt[at : at + len(told)] == told for at in range(len(prompt)))
 
 
 async def test_every_generation_has_an_id_of_its_own() -> None:
@@ -177,10 +178,6 @@ async def test_a_run_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def _call(name: str) -> str:
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{}}"
-
-
-def _contains(tokens: list[int], wanted: list[int]) -> bool:
-    return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
 
 
 async def test_its_first_events_are_there_with_its_reader() -> None:
@@ -217,14 +214,10 @@ async def whole_response(mangled: Mangled) -> JsonObject:
     assert_laws(events)
     response = events[-1]["response"]
     assert response["error"] is None, told(mangled)
-    assert is_subsequence(mangled.words, words_of(response)), told(mangled)
-    return response
-
-
-def words_of(response: JsonObject) -> list[str]:
-    """Return every word that a client finds in a response's output, in order."""
     items: list[JsonObject] = response["output"]  # type: ignore[assignment]
-    return [word for item in items for word in WORD.findall(text_of(item))]
+    found = [word for item in items for word in WORD.findall(text_of(item))]
+    assert is_subsequence(mangled.words, found), told(mangled)
+    return response
 
 
 async def test_no_error_no_lost_word_and_one_end_each() -> None:

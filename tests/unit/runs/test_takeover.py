@@ -49,7 +49,7 @@ class TokenEngine(FakeEngine):
                 last = index == len(rest) - 1
                 yield TokenChunk(
                     token_ids=[token],
-                    finish_reason=None if not last else self._reason(token),
+                    finish_reason=(FinishReason.STOP if token in self.ends else FinishReason.LENGTH) if last else None,
                     cached_tokens=3 if token == said[0] else None,
                 )
                 await asyncio.sleep(0)
@@ -59,10 +59,6 @@ class TokenEngine(FakeEngine):
     def _said(self, request: GenerationRequest) -> str:
         number = int(request.request_id.rpartition("-")[2])
         return str(self.turns[min(number, len(self.turns) - 1)][0])
-
-    @staticmethod
-    def _reason(last: int) -> FinishReason:
-        return FinishReason.STOP if last in FakeEngine.ends else FinishReason.LENGTH
 
     @staticmethod
     def _already(prompt: Sequence[int], said: Sequence[int]) -> int:

@@ -1,7 +1,5 @@
 """The search for tools that this server runs: what the model is told, what it finds, and what it can call then."""
 
-from collections.abc import Sequence
-
 import orjson
 import pytest
 
@@ -221,15 +219,14 @@ async def test_a_search_obeys_the_choice() -> None:
     assert rules_of(site).must_call
 
 
-def refused_tools() -> Sequence[tuple[list[JsonObject], str]]:
-    return [
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
         ([SEARCH, SEARCH], "tools[1]"),
         ([{"type": "tool_search", "execution": "client"}, SEARCH], "tools[1]"),
         ([CRM, CRM, SEARCH], "tools[1].tools[0].name"),
-    ]
-
-
-@pytest.mark.parametrize(("tools", "param"), refused_tools())
+    ],
+)
 async def test_declarations_that_cannot_be_are_refused(tools: list[JsonObject], param: str) -> None:
     error = await Site().refusal(input="hi", tools=tools)
     assert (error.status, error.param) == (400, param)
