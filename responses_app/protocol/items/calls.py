@@ -524,8 +524,8 @@ def body_and_omissions(value: object) -> tuple[Body, int]:
 def joined(parts: Iterable[str | PicturePart]) -> Body:
     """Return texts line by line, and pictures among them as models are used to them: with nothing around."""
     body: list[str | PicturePart] = []
-    for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
-        if is_text:
+    for kind, run in groupby(parts, key=type):
+        if kind is str:
             body.append("\n".join(map(str, run)))
         else:
             body += run

@@ -104,7 +104,7 @@ class ClientTools:
     @property
     def in_background(self) -> Collection[str]:
         """What the model calls and goes on without: the output may come at any time."""
-        return [tool.called for tool in self if tool.is_async]
+        return [called for called, tool in self.by_name.items() if tool.is_async]
 
     def get(self, called: str) -> ClientTool | None:
         """Return the tool that the model calls so."""
@@ -125,8 +125,8 @@ class ClientTools:
 
     def shown(self) -> list[ClientTool]:
         """Return those that the model is told of: but for what it can look for, all."""
-        searches = self.of_type("tool_search") is not None
-        return [tool for tool in self if not (tool.deferred and (searches or tool.found))]
+        searches = "tool_search" in self._by_type
+        return [tool for tool in self.by_name.values() if not (tool.deferred and (searches or tool.found))]
 
     def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
         """Return these, and those that came later: they can be called now."""

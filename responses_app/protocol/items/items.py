@@ -410,13 +410,10 @@ def identified(
     kept = []
     for item in items:
         own = item.get("id")
+        usable = isinstance(own, str) and 0 < len(own) <= MAX_ID and own.isascii() and own.isprintable()
         # Clients name items by their ids, so two of one list must never share one.
-        if not _usable(own) or own in seen or own in taken:
+        if not usable or own in seen or own in taken:
             own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
         seen.add(str(own))
         kept.append({**item, "id": own})
     return kept
-
-
-def _usable(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isascii() and value.isprintable()

@@ -63,7 +63,9 @@ class Shown:
 def files_in(items: Sequence[InputItem]) -> Iterator[MediaPart]:
     """Yield the files of items, in their order."""
     for item in items:
-        yield from (part for part in _parts(item) if is_file(part))
+        match item:
+            case Message(content=parts) | FunctionCallOutput(output=parts):
+                yield from filter(is_file, parts)
 
 
 def is_file(part: Part) -> TypeGuard[MediaPart]:
@@ -153,13 +155,6 @@ def decoded(encoded: str) -> bytes | None:
         )
     except (binascii.Error, ValueError):
         return None
-
-
-def _parts(item: InputItem) -> Sequence[Part]:
-    match item:
-        case Message(content=parts) | FunctionCallOutput(output=parts):
-            return parts
-    return ()
 
 
 def _name(filename: str | None) -> str:

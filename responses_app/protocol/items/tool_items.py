@@ -12,7 +12,7 @@ from typing import NamedTuple
 from engine import orjson
 from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, PicturePart, without_pictures
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import body_and_omissions, call_of, called_name, json_text, ran_in_container
+from responses_app.protocol.items.calls import body_and_omissions, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.offers import (
     AGENTS,
@@ -83,17 +83,6 @@ ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the cal
 def function_tool(name: str) -> Tool:
     """Return the tool that a function or custom tool of this name is."""
     return Tool(cleaned_name(name))
-
-
-def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
-    """Return the id and the tool of a call whose output comes as an item that names the id alone."""
-    if item.get("type") == "mcp_approval_request":
-        request_id = item.get("id")
-        return (request_id, _mcp_tool(item)) if isinstance(request_id, str) else None
-    call = call_of(item)
-    if call is None:
-        return None
-    return call.id, Tool(SHELL, hosted=True) if ran_in_container(item) else function_tool(call.called)
 
 
 def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
@@ -190,7 +179,7 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     if isinstance(caller := item.get("caller"), dict) and caller.get("type") == "program":
         return []  # what it gave is the program's: the model reads what that prints
-    tool = _mcp_tool(item)
+    tool = mcp_tool(item)
     request = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
     call = [] if request else [ReadCall(tool, _arguments(item.get("arguments")))]
     if item.get("error") is not None:
@@ -269,7 +258,7 @@ _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  
     "web_search_call": _web_search,
     "image_generation_call": _image,
     "mcp_call": _mcp_call,
-    "mcp_approval_request": lambda item, _: [ReadCall(_mcp_tool(item), _arguments(item.get("arguments")))],
+    "mcp_approval_request": lambda item, _: [ReadCall(mcp_tool(item), _arguments(item.get("arguments")))],
     "mcp_approval_response": _mcp_answer,
     "mcp_list_tools": lambda item, _: [],  # the request's own tools say which of them can be called
     "additional_tools": _more_tools,
@@ -289,7 +278,8 @@ def _error(tool: Tool, value: object) -> ReadOutput:
     return ReadOutput(tool, f"Error: {without_pictures(body)}", omitted)
 
 
-def _mcp_tool(item: JsonObject) -> Tool:
+def mcp_tool(item: JsonObject) -> Tool:
+    """Return the tool of an MCP server that an item calls, or asks to call."""
     return Tool(mcp_name(_string(item, "server_label"), _string(item, "name")), hosted=True)
 
 

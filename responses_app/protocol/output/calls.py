@@ -49,7 +49,11 @@ class FunctionCallBuilder(CallBuilder):
 
     @property
     def fits(self) -> bool:
-        return _is_json(self.text)
+        try:
+            orjson.loads(self.text)
+        except orjson.JSONDecodeError:
+            return False
+        return True
 
     def closed(self) -> PendingEvents:
         return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
@@ -175,14 +179,6 @@ def call_builder(tools: ClientTools, called: str, new_id: NewId) -> CallBuilder:
     if tool.type in CLIENT_KINDS:
         return ActionCallBuilder(new_id, CLIENT_KINDS[tool.type])
     return FunctionCallBuilder(new_id, tool.name, decorations)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _is_wrapped(text: str) -> bool | None:

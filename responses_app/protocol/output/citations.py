@@ -107,7 +107,9 @@ class CitationReader:
             if is_file:
                 yield Piece("", file=source)
             else:
-                yield self._piece(f"{'' if self._last.isspace() else ' '}{_link(source[0])}", source)
+                host = _HOST.match(source[0])  # a link in Markdown shows where it leads
+                link = f"([{host[1] if host else source[0]}]({source[0].translate(_QUOTED)}))"
+                yield self._piece(f"{'' if self._last.isspace() else ' '}{link}", source)
         if end < len(text):
             yield self._piece(text[end:])
 
@@ -132,12 +134,6 @@ def annotation(text_before: int, piece: Piece) -> JsonObject:
         "url": url,
         "title": title,
     }
-
-
-def _link(url: str) -> str:
-    """Return a link in Markdown that shows where it leads."""
-    host = _HOST.match(url)
-    return f"([{host[1] if host else url}]({url.translate(_QUOTED)}))"
 
 
 FILES = "code_interpreter_call"  # the type of items whose tool keeps them
@@ -173,19 +169,17 @@ class ProducedFiles:
 
     def cite(self, text: str, *, is_last: bool) -> list[JsonObject]:
         """Return the annotations of a message; the last one of a response also has the files that nothing has named."""
-        annotations = [*self._named(text)]
-        if is_last:
-            annotations += [self._annotation(path, len(text), len(text)) for path in self._uncited if path in self._ids]
-            self._uncited.clear()
-        return annotations[:MAX_CITATIONS]
-
-    def _named(self, text: str) -> Iterator[JsonObject]:
+        annotations: list[JsonObject] = []
         for named in _NAMED.finditer(text):
             # The sentence may end behind the name.
             path = named[1].rstrip(".,;:!?")
             if path in self._ids:
                 self._uncited.pop(path, None)
-                yield self._annotation(path, named.start(), named.start(1) + len(path))
+                annotations.append(self._annotation(path, named.start(), named.start(1) + len(path)))
+        if is_last:
+            annotations += [self._annotation(path, len(text), len(text)) for path in self._uncited if path in self._ids]
+            self._uncited.clear()
+        return annotations[:MAX_CITATIONS]
 
     def _annotation(self, path: str, start: int, end: int) -> JsonObject:
         return {

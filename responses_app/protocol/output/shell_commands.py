@@ -56,13 +56,14 @@ class CommandReader:
         return events
 
     def _outside(self, char: str, events: PendingEvents) -> None:
-        if char == '"':
-            self._string = self._kind_of_string()
-            if self._string is _Within.KEY:
-                self._key = ""
-            elif self._string is _Within.COMMAND:
-                self.commands.append("")
-                events.append((EventType.SHELL_COMMAND_ADDED, {**self._place, "command": ""}))
+        if char == '"' and self._key_is_next:
+            self._string, self._key = _Within.KEY, ""
+        elif char == '"' and self._is_in_commands and not self._is_read:
+            self._string = _Within.COMMAND
+            self.commands.append("")
+            events.append((EventType.SHELL_COMMAND_ADDED, {**self._place, "command": ""}))
+        elif char == '"':
+            self._string = _Within.OTHER
         elif char in "{[":
             self._open.append(char)
             self._key_is_next = self._open == ["{"]
@@ -71,11 +72,6 @@ class CommandReader:
             self._open = self._open[:-1]
         elif char in ",:":
             self._key_is_next = char == "," and len(self._open) == 1
-
-    def _kind_of_string(self) -> _Within:
-        if self._key_is_next:
-            return _Within.KEY
-        return _Within.COMMAND if self._is_in_commands and not self._is_read else _Within.OTHER
 
     @property
     def _is_in_commands(self) -> bool:

@@ -9,7 +9,7 @@ would read another prompt from there on.
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard, assert_never
 
@@ -25,6 +25,7 @@ from responses_app.protocol.items.calls import (
     joined,
     may_be_answered,
     needs_its_call,
+    ran_in_container,
     types_answered,
     unknown_call,
 )
@@ -49,15 +50,15 @@ from responses_app.protocol.items.items import (
     SeenImage,
     TextPart,
 )
-from responses_app.protocol.items.offers import UNKNOWN, is_of_root, program_of
+from responses_app.protocol.items.offers import SHELL, UNKNOWN, is_of_root, program_of
 from responses_app.protocol.items.tool_items import (
     LateFunctions,
     ReadCall,
     ReadOutput,
     Tool,
     ToolItem,
-    called_tool,
     function_tool,
+    mcp_tool,
     read_tool_item,
 )
 from responses_app.protocol.prompt.chain import ChainLink, calls_before
@@ -125,6 +126,17 @@ def rendered_item(model_format: ModelFormat, item: JsonObject) -> list[RenderedM
     return _ItemRenderer(model_format, (), None, {}).read(item)
 
 
+def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
+    """Return the id and the tool of a call whose output comes as an item that names the id alone."""
+    if item.get("type") == "mcp_approval_request":
+        request_id = item.get("id")
+        return (request_id, mcp_tool(item)) if isinstance(request_id, str) else None
+    call = call_of(item)
+    if call is None:
+        return None
+    return call.id, Tool(SHELL, hosted=True) if ran_in_container(item) else function_tool(call.called)
+
+
 class _ItemRenderer:
     """Renders the items of one request, in their order; knows which calls were made, and which of them are answered."""
 
@@ -159,15 +171,12 @@ class _ItemRenderer:
         elif raw.get("type") == "mcp_approval_response":
             self._answered_tool = self._tools.answer(str(raw.get("approval_request_id")))
         elif kinds := types_answered(raw):
-            self._answered_tool = self._answered_by(str(raw.get("call_id")), kinds)
-
-    def _answered_by(self, call_id: str, kinds: Collection[str]) -> Tool | None:
-        """Return the tool of the call that an output answers, the request's or the chain's."""
-        if self._parent is not None and self._tools.latest(call_id) is None:
-            for name, kind in self._parent.calls_named(call_id):
-                self._tools.add(call_id, function_tool(name), kind=kind)
-        # Of most calls a chain does not say of which type they are.
-        return self._tools.answer(call_id, kinds=("", *kinds))
+            call_id = str(raw.get("call_id"))
+            if self._parent is not None and self._tools.latest(call_id) is None:
+                for name, kind in self._parent.calls_named(call_id):
+                    self._tools.add(call_id, function_tool(name), kind=kind)
+            # Of most calls a chain does not say of which type they are.
+            self._answered_tool = self._tools.answer(call_id, kinds=("", *kinds))
 
     def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:
         """Return what the model reads of an item, the request's `index`-th (None: it is its conversation's).
@@ -178,9 +187,15 @@ class _ItemRenderer:
             return []
         replayed = self._replayed(item, raw)
         match item:
+            # The model reads what a program prints, and not what it calls.
+            case FunctionCall() if item.call_id in self._of_programs:
+                return []
             case FunctionCall():
-                # The model reads what the program prints, and not what it calls.
-                return [] if item.call_id in self._of_programs else self._call(item, raw, replayed)
+                made = self._parent is not None and item.called in self._parent.call_names(item.call_id)
+                called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
+                # A call that the chain holds is read there. The name counts, too: a client may use the id of an old
+                # call for a new one.
+                return [*([] if made else called), *self._own_output(raw, item)]
             case FunctionCallOutput():
                 tool = self._tool_of(item.call_id)
                 if tool is None and index is not None:
@@ -201,14 +216,6 @@ class _ItemRenderer:
         """Return what the model reads of an item of another tool than a function."""
         return [self._tool_item(read) for read in read_tool_item(item, self._tool_of)]
 
-    def _is_of_agent(self, raw: JsonObject) -> bool:
-        """Whether an agent below the root has said or read this: the root has not."""
-        if is_of_root(raw):
-            return "call_id" in raw and str(raw["call_id"]) in self._of_agents
-        if "call_id" in raw:
-            self._of_agents.add(str(raw["call_id"]))
-        return True
-
     def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
         """Return what an item was sampled as, where that is known: of a seal, or by its id."""
         exact = item.exact if isinstance(item, SampledInput) else None
@@ -218,14 +225,13 @@ class _ItemRenderer:
         known = self._sampled.get(item.id) if item.id else None
         return [known.message] if known is not None and known.is_replayed_by(raw) else None
 
-    def _call(
-        self, item: FunctionCall, raw: JsonObject, replayed: list[RenderedMessage] | None
-    ) -> list[RenderedMessage]:
-        """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
-        made = self._parent is not None and item.called in self._parent.call_names(item.call_id)
-        called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
-        # The name counts, too: a client may use the id of an old call for a new one.
-        return [*([] if made else called), *self._own_output(raw, item)]
+    def _is_of_agent(self, raw: JsonObject) -> bool:
+        """Whether an agent below the root has said or read this: the root has not."""
+        if is_of_root(raw):
+            return "call_id" in raw and str(raw["call_id"]) in self._of_agents
+        if "call_id" in raw:
+            self._of_agents.add(str(raw["call_id"]))
+        return True
 
     def _own_output(self, raw: JsonObject, item: FunctionCall | PassedThrough) -> list[RenderedMessage]:
         """Return the output that some clients put into a call itself, unless an item has one."""
@@ -364,17 +370,12 @@ def places_of_echoes(items: Sequence[InputItem | None], sampled: Container[str])
         if isinstance(thought, Reasoning)
         and isinstance(said, Message)
         and isinstance(call, FunctionCall | PassedThrough)
+        and said.role == "assistant"
         and said.id not in sampled
-        and _is_echo(said, thought)
+        and said.exact is None  # what has tokens of its own was sampled
+        and (text := _text(said.content))
+        and text in (_text(thought.content or ()), _text(thought.summary))
     }
-
-
-def _is_echo(said: Message, thought: Reasoning) -> bool:
-    # What has tokens of its own was sampled.
-    if said.role != "assistant" or said.exact is not None:
-        return False
-    text = _text(said.content)
-    return bool(text) and text in (_text(thought.content or ()), _text(thought.summary))
 
 
 def _text(parts: Sequence[object]) -> str:

@@ -465,8 +465,10 @@ def turns_of_items(
     for is_turn, group in groupby(input_json, key=_is_of_turn):
         raws = list(group)
         end = begin + len(raws)
-        # Of a thought that was sealed, its opened item tells whether its client has changed it.
-        can_be_known = is_turn and all(map(_is_spoken, items[begin:end]))
+        # Of a thought that was sealed, its opened item tells whether its client has changed it. No model here says a
+        # picture or a file: where one is, its client has added it.
+        parts = [part for item in items[begin:end] for part in _parts(item)] if is_turn else []
+        can_be_known = is_turn and all(isinstance(part, TextPart | RefusalPart) for part in parts)
         seen = _seen(raws, map(_text_of_item, items[begin:end])) if can_be_known else _NOTHING
         if seen.key is not None and not _is_there(seen, items[begin:end], raws, parent, sampled):
             turns.append(PlacedTurn(seen, begin, end))
@@ -487,14 +489,12 @@ def _is_there(
     # A call may be known by its id, and the thoughts before it be left out.
     if seen.calls and not any(isinstance(item, Reasoning) for item in items):
         return False
-    return all(_is_exact(item, raw, sampled) for item, raw in zip(items, input_json, strict=True))
-
-
-def _is_exact(item: InputItem, raw: JsonObject, sampled: Mapping[str, SampledMessage]) -> bool:
-    if isinstance(item, SampledInput) and item.exact is not None:
-        return True
-    known = sampled.get(item.id) if item.id else None
-    return known is not None and known.is_replayed_by(raw)
+    for item, raw in zip(items, input_json, strict=True):
+        is_exact = isinstance(item, SampledInput) and item.exact is not None
+        known = sampled.get(item.id) if item.id and not is_exact else None
+        if not is_exact and (known is None or not known.is_replayed_by(raw)):
+            return False
+    return True
 
 
 def _is_of_turn(raw: JsonObject) -> bool:
@@ -557,8 +557,3 @@ def _text_of_item(item: InputItem) -> str:
 
 def _parts(item: InputItem) -> Sequence[Part]:
     return (item.content or ()) if isinstance(item, Message | Reasoning) else ()
-
-
-def _is_spoken(item: InputItem) -> bool:
-    """Whether nothing of an item is a picture or a file: no model here says such, so its client has added it."""
-    return all(isinstance(part, TextPart | RefusalPart) for part in _parts(item))

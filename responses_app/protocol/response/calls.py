@@ -384,7 +384,9 @@ class ServerCalls:
             return False
         self._corrections += 1
         # A tool that exists and may not be called any more gets another note than one that does not exist.
-        if not self._refuse_excess(unknown):
+        if self._called.knows(unknown) and not self._called.may_host:
+            self._tell(unknown, NO_MORE_CALLS)
+        else:
             hosted = list(self._called.offered) if self._called.may_host else []
             self._stream.add_note(self._format.no_such_tool(unknown, self._called.shown(functions), hosted))
         return True
@@ -404,16 +406,6 @@ class ServerCalls:
             self._stream.add_note(self._format.output(name, RUNS_IN_BACKGROUND))
         # Told once: the next turn may call others.
         called.background.clear()
-        return True
-
-    def _refuse_excess(self, name: str) -> bool:
-        """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
-
-        Else there is no such tool.
-        """
-        if self._called.may_host or not self._called.knows(name):
-            return False
-        self._tell(name, NO_MORE_CALLS)
         return True
 
     def _make(self, call: ApprovedCall) -> Step:

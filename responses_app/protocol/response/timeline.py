@@ -128,7 +128,9 @@ class TimelineReader:
         if isinstance(self._standing, Generate) and not (self._standing.aside or self._standing.summary):
             for event in step.events:
                 if event.type is EventType.ITEM_ADDED:
-                    self._enter_item(event.fields["item"])
+                    item: dict[str, object] = event.fields["item"]  # type: ignore[assignment]
+                    kind = _OF_ITEMS.get(str(item["type"]), PhaseKind.CALL)
+                    self._enter(kind, str(item.get("name") or item["type"]) if kind is PhaseKind.CALL else "")
 
     def end(self, at: int) -> None:
         """The response ended then."""
@@ -156,12 +158,6 @@ class TimelineReader:
         turn.cached = turn.cached or min(chunk.cached_tokens or 0, turn.input)
         if chunk.token_ids and turn.first_token is None:
             turn.first_token = self._now
-
-    def _enter_item(self, item: object) -> None:
-        known = item if isinstance(item, dict) else {}
-        kind = _OF_ITEMS.get(str(known.get("type")), PhaseKind.CALL)
-        name = str(known.get("name") or known.get("type") or "") if kind is PhaseKind.CALL else ""
-        self._enter(kind, name)
 
     def _want(self, command: Command) -> None:
         self._standing = command

@@ -111,7 +111,13 @@ class SummaryTurns:
         self._in_answer, self._has_begun, self.running = False, False, True
         length, tokens = _REQUESTS[self._style]
         # Not a message of the user: that would settle the thought which it is about.
-        request = RenderedMessage(MessageKind.OTHER, self._format.user(_request(length)).tokens)
+        words = (
+            f"{SUMMARY_REQUEST}, for the person who reads along. Begin with a headline of two to five words in bold "
+            f"(**…**) and an empty line; then say {length}, in the language of the conversation, what you considered "
+            "and what you decided. Add nothing that you did not think, do not answer the person, and write the summary "
+            "and nothing else."
+        )
+        request = RenderedMessage(MessageKind.OTHER, self._format.user(words).tokens)
         sampled = as_tokens(self._format.answer_start())  # with them an answer begins, behind those that ask for one
         return Generate(turn, (*messages, request), sampled=sampled, budget=tokens, aside=True)
 
@@ -139,14 +145,6 @@ class SummaryTurns:
         text = text if self._has_begun else text.lstrip()
         self._has_begun = self._has_begun or bool(text)
         return text
-
-
-def _request(length: str) -> str:
-    return (
-        f"{SUMMARY_REQUEST}, for the person who reads along. Begin with a headline of two to five words in bold (**…**)"
-        f" and an empty line; then say {length}, in the language of the conversation, what you considered and what you "
-        "decided. Add nothing that you did not think, do not answer the person, and write the summary and nothing else."
-    )
 
 
 class Compacting:
@@ -461,12 +459,10 @@ class TurnReader:
         stopped = self.stop is not None and not turn.has_called
         if one_call or (hosted and not ended.truncated) or stopped:
             return True
-        return not summing_up and self._sums_up(turn, started, ended)
-
-    def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
-        """Whether the model is to sum up what it has just said, and goes on then."""
-        # Behind a stop token the model says nothing more, so there is nothing that a summary would come before.
-        if not self.asides.by_model or self.asides.running or turn.tokens[-1] in self.format.stop_tokens:
+        # The model may be to sum up what it has just said, and goes on then. Behind a stop token it says nothing more,
+        # so there is nothing that a summary would come before.
+        may_sum_up = not summing_up and self.asides.by_model and not self.asides.running
+        if not may_sum_up or turn.tokens[-1] in self.format.stop_tokens:
             return False
         turn.sums_up = self.asides.is_due(started.kind, ended, left=self.budget.left)
         return turn.sums_up

@@ -301,9 +301,13 @@ class WebSocketSession:
         self._waiting.append(create)
         commands = self._start_next()
         # Only now is it known whether it has to wait. The last in the queue is this one, unless it was started.
-        if self._waiting and self._waiting[-1] is create and self._is_full():
+        settings, waiting_bytes = self.settings, sum(each.size for each in self._waiting)
+        is_full = (
+            len(self._waiting) > settings.websocket_max_queued or waiting_bytes > settings.websocket_max_state_bytes
+        )
+        if self._waiting and self._waiting[-1] is create and is_full:
             self._waiting.pop()
-            error = queue_full(self.settings.websocket_max_queued)
+            error = queue_full(settings.websocket_max_queued)
             # It may have taken steering with it, which has to wait for another create then.
             self._steering.refused(create, error)
             return [Send(error_frame(error, lane))]
@@ -340,12 +344,6 @@ class WebSocketSession:
             self._clock.closed = True
             commands.append(Close(SERVICE_RESTART, "the server stops: connect again"))
         return commands
-
-    def _is_full(self) -> bool:
-        settings, waiting_bytes = self.settings, sum(create.size for create in self._waiting)
-        if waiting_bytes > settings.websocket_max_state_bytes:
-            return True
-        return len(self._waiting) > settings.websocket_max_queued
 
     def _end_if_idle(self) -> list[Command]:
         """At the end of life with nothing in flight: say so to all that wait, and close."""

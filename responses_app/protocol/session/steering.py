@@ -359,13 +359,11 @@ class Steering:
             raise SteerRefused("response_not_active", "The response was interrupted, and takes no more input.")
         if over:
             raise SteerRefused("successor_creation_failed", _OVER)
-        if len(target.steers) >= self._max_steers or self._bytes() + size > self._max_bytes:
+        size += sum(steer.size for parked in self._parked.values() for steer in parked.steers)
+        size += sum(steer.size for running in self._running.values() for steer in running.steers)
+        if len(target.steers) >= self._max_steers or size > self._max_bytes:
             message = "Too much input waits for this response. Wait for its successor."
             raise SteerRefused("too_many_pending_steers", message)
-
-    def _bytes(self) -> int:
-        parked = [steer.size for each in self._parked.values() for steer in each.steers]
-        return sum(parked) + sum(steer.size for target in self._running.values() for steer in target.steers)
 
     def _park(self, response_id: str, lane: str | None, steers: Sequence[Steer]) -> list[Answer]:
         """Let input wait for a create; one response a lane, so what waited for an older one comes back."""

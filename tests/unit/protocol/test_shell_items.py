@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from responses_app.protocol.items.calls import call_of, open_calls
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.items.tool_items import ReadCall, ReadOutput, called_tool, read_tool_item
+from responses_app.protocol.items.tool_items import ReadCall, ReadOutput, read_tool_item
 from responses_app.protocol.output.hosted_items import ShellCallBuilder, ShellOutputBuilder
 from responses_app.protocol.output.shell_commands import CommandReader
+from responses_app.protocol.prompt.rendering import called_tool
 from tests.kit.laws import counting_ids
 
 CONTAINER = {"type": "container_reference", "container_id": "cntr_1"}
