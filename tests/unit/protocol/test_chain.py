@@ -153,8 +153,6 @@ def test_total_bytes_count_the_tokens_their_copy_without_thoughts_and_the_calls(
     assert second.total_bytes == 2 * empty + 4 * 1500, "and all before it"
 
 
-# --- against a naive implementation ---
-
 random_messages = st.lists(
     st.tuples(st.sampled_from(list(MessageKind)), st.lists(st.integers(0, 9), max_size=3)), max_size=6
 )
@@ -192,21 +190,8 @@ def test_dropping_the_oldest_leaves_an_end_that_fits(
     assert whole[len(whole) - len(rest) :] == rest
     if len(whole) <= limit:
         assert rest == whole
-    kept_last = next((len(tokens) for _, tokens in reversed(list(last_messages(link)))), 0)
-    assert len(rest) <= max(limit, kept_last)
-
-
-def last_messages(link: ChainLink) -> list[tuple[str, Sequence[int]]]:
-    messages: list[tuple[str, Sequence[int]]] = []
-    for part in link.lineage():
-        messages[:0] = part.own.messages()
-    return messages
-
-
-# --- the example in the docstring of `protocol.prompt.chain` ---
-
-
-# --- prompts ---
+    lengths = [len(tokens) for part in link.lineage() for _, tokens in reversed(list(part.own.messages()))]
+    assert len(rest) <= max(limit, *lengths[:1])
 
 
 def request(**fields: object) -> CreateRequest:

@@ -1,4 +1,4 @@
-"""The response object at its start, an echo of its request; and what an `include` gives of the items of a list."""
+"""The response object at its start, an echo of its request; items as clients read them, and what an `include` gives."""
 
 from copy import deepcopy
 
@@ -9,7 +9,8 @@ from responses_app.protocol.items.resources import with_included
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.requests import new_response, parse_create
 from tests.kit.laws import new_stream
-from tests.kit.oracle import validate_response
+from tests.kit.oracle import nulls_in, validate_event, validate_response
+from tests.kit.output_items import output_items
 
 LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
@@ -89,6 +90,16 @@ def test_it_is_there_for_who_asks_for_it_and_only_then(name: str, whole: JsonObj
 )
 def test_everything_else_stays_as_it_is(item: JsonObject) -> None:
     assert with_included(item, []) == item
+
+
+def test_what_is_not_set_is_absent_in_items_of_every_type_as_the_sdk_reads_them() -> None:
+    items = list(output_items())
+    assert {f"{item['type']}.{path}" for item in items for path in nulls_in(item)} == set()
+    for item in items:
+        kind = "added" if item.get("status") == "in_progress" else "done"
+        event = {"type": f"response.output_item.{kind}", "output_index": 0, "sequence_number": 0, "item": item}
+        validate_event(event)
+    assert len({str(item["type"]) for item in items}) == 13
 
 
 def test_the_new_response_is_what_the_sdk_calls_one() -> None:

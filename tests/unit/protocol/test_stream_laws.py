@@ -1,18 +1,20 @@
-"""`ResponseStream` keeps its laws whatever a model samples and however it is cut."""
+"""`ResponseStream`: its laws, whatever a model samples and however it is cut; and what may come when."""
 
 import copy
 import re
+from collections.abc import Callable
 
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.formats.base import as_tokens
+from engine.formats.base import ItemEnded, ItemKind, ItemStarted, MessageKind, RenderedMessage, Text, as_tokens
 from engine.formats.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.prompt import generation_start
 from responses_app.protocol.events.events import Delta, Event
-from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.requests.resources import Ending, Status
 from responses_app.protocol.usage import as_read
 from tests.kit.laws import (
     SPECIAL_TOKENS,
@@ -25,12 +27,15 @@ from tests.kit.laws import (
     cut_sizes,
     is_subsequence,
     mangled,
+    new_stream,
     play,
     transcripts,
     what_it_became,
     word_texts,
 )
 from tests.kit.oracle import validate_event, validate_response
+from tests.kit.plain_format import FORMAT as PLAIN
+from tests.unit.protocol.machines import machine
 
 any_tokens = st.lists(
     st.integers(0, 201_100) | st.sampled_from(SPECIAL_TOKENS) | st.sampled_from(STRANGE_TOKENS), max_size=25
@@ -176,3 +181,73 @@ def test_the_oracle_finds_what_is_wrong(spoil: object) -> None:
     spoil(broken)  # type: ignore[operator]
     with pytest.raises((AssertionError, pydantic.ValidationError)):
         validate_event(broken)
+
+
+ENDED = ItemEnded(RenderedMessage(MessageKind.COMMENTARY, as_tokens([1, 2])))
+ANSWER = ItemStarted(ItemKind.ANSWER)
+PYTHON = ItemStarted(ItemKind.HOSTED_CALL, "python")
+DONE = Ending(status=Status.COMPLETED, completed_at=1)
+
+
+def started(hosted: bool = False) -> ResponseStream:
+    stream = machine(PLAIN, hosted=hosted).stream
+    stream.start()
+    return stream
+
+
+BEFORE_THE_START: list[Callable[[ResponseStream], object]] = [
+    lambda stream: stream.receive(ANSWER),
+    lambda stream: stream.begin_compaction(),
+    lambda stream: stream.finish(DONE),
+]
+WHILE_NOTHING_IS_OPEN: list[Callable[[ResponseStream], object]] = [
+    lambda stream: stream.start(),
+    lambda stream: stream.leave_queue(),
+    lambda stream: stream.receive(Text("a")),
+    lambda stream: stream.receive(ENDED),
+    lambda stream: stream.receive("no event"),  # type: ignore[arg-type]
+    lambda stream: stream.end_compaction("sealed"),
+    lambda stream: stream.end_call("2", failed=False),
+]
+INSIDE_AN_ITEM: list[Callable[[ResponseStream], object]] = [
+    lambda stream: stream.receive(ANSWER),
+    lambda stream: stream.begin_compaction(),
+    lambda stream: stream.end_compaction("sealed"),
+    lambda stream: stream.end_call("2", failed=False),
+]
+
+
+class TestOrder:
+    """What cannot be is a bug of this server, and is told at once."""
+
+    @pytest.mark.parametrize(
+        ("place", "wrong"),
+        [
+            *(("before the start", wrong) for wrong in BEFORE_THE_START),
+            *(("while nothing is open", wrong) for wrong in WHILE_NOTHING_IS_OPEN),
+            *(("inside an item", wrong) for wrong in INSIDE_AN_ITEM),
+        ],
+    )
+    def test_what_cannot_come_there(self, place: str, wrong: Callable[[ResponseStream], object]) -> None:
+        stream = new_stream() if place == "before the start" else started(hosted=True)
+        if place == "inside an item":
+            stream.receive(ANSWER)
+        with pytest.raises(LocalProtocolError):
+            wrong(stream)
+
+    def test_a_call_returns_only_after_it_was_called(self) -> None:
+        stream = started(hosted=True)
+        stream.receive(PYTHON)
+        with pytest.raises(LocalProtocolError):
+            stream.end_call("2", failed=False)
+        stream.receive(ENDED)
+        stream.end_call("2", failed=False)
+        with pytest.raises(LocalProtocolError):
+            stream.end_call("2", failed=False)
+
+    def test_after_the_end(self) -> None:
+        stream = started()
+        stream.finish(DONE)
+        for wrong in (*WHILE_NOTHING_IS_OPEN, lambda stream: stream.finish(DONE), BEFORE_THE_START[0]):
+            with pytest.raises(LocalProtocolError):
+                wrong(stream)
