@@ -80,27 +80,19 @@ def test_so_many_errors_are_told() -> None:
     assert (len(lines.errors), lines.is_over) == (100, True)
 
 
-def test_no_line_is_given_behind_one_that_is_wrong() -> None:
-    lines = lines_of()
-    found = read(lines, b"\n".join([raw("a"), b"{", raw("b"), raw("a")]))
-    assert [line.custom_id for line in found] == ["a"]
-    assert [(error["code"], error["line"]) for error in lines.errors] == [
-        ("invalid_json_line", 2),
-        ("duplicate_custom_id", 4),
-    ]
-
-
-def test_the_model_is_that_of_the_first_line_that_can_be_read() -> None:
-    lines = lines_of()
-    read(lines, b"\n".join([b"{", raw("a", model=7), raw("b", model="m"), raw("c", model="m"), raw("d", model="n")]))
-    assert [(error["code"], error["line"]) for error in lines.errors] == [
-        ("invalid_json_line", 1),
-        ("invalid_value", 2),
-        ("model_mismatch", 5),
-    ]
-
-
-def test_what_is_nested_too_deeply_is_told() -> None:
+@pytest.mark.parametrize(
+    ("content", "found", "told"),
+    [
+        ([raw("a"), b"{", raw("b"), raw("a")], ["a"], ["2 invalid_json_line None", "4 duplicate_custom_id custom_id"]),
+        (
+            [b"{", raw("a", model=7), raw("b", model="m"), raw("c", model="m"), raw("d", model="n")],
+            *([], ["1 invalid_json_line None", "2 invalid_value body.model", "5 model_mismatch body.model"]),
+        ),
+        ([raw("a", input="X").replace(b'"X"', b"[" * 400 + b"]" * 400)], [], ["1 invalid_value body"]),
+    ],
+    ids=["no line is given behind a wrong one", "the model is that of the first line", "nested too deeply"],
+)
+def test_what_is_wrong_is_told(content: list[bytes], found: list[str], told: list[str]) -> None:
     lines = lines_of(max_line_bytes=10_000)
-    read(lines, raw("a", input="X").replace(b'"X"', b"[" * 400 + b"]" * 400))
-    assert [error["param"] for error in lines.errors] == ["body"]
+    assert [line.custom_id for line in read(lines, b"\n".join(content))] == found
+    assert [f"{error['line']} {error['code']} {error['param']}" for error in lines.errors] == told

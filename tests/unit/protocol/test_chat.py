@@ -80,14 +80,13 @@ def test_what_is_left_of_an_answer_that_broke_off_is_not_read() -> None:
 
 
 def test_what_the_developer_says_first_are_instructions() -> None:
-    asked = chat(
-        messages=[{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."}, USER]
-    )
+    brief = {"role": "system", "content": "Be brief."}
+    asked = chat(messages=[brief, {"role": "developer", "content": "Rhyme."}, USER])
     assert asked.create.instructions == "Be brief.\n\nRhyme."
     assert len(asked.create.input) == 1
-    [late] = items(USER, {"role": "system", "content": "Be brief."})[1:]
+    [late] = items(USER, brief)[1:]
     assert (late["role"], late["content"][0]["text"]) == ("system", "Be brief.")
-    only = chat(messages=[{"role": "system", "content": "Be brief."}])
+    only = chat(messages=[brief])
     assert only.create.instructions is None
     assert len(only.create.input) == 1
 
@@ -106,10 +105,6 @@ def test_a_thought_within_the_content_is_read_as_one_beside_it(thought: Any) -> 
     said = [*parts, {"type": "text", "text": "It is warm."}]
     beside = {"role": "assistant", "reasoning": "I look.", "content": "It is warm."}
     assert items(USER, {"role": "assistant", "content": said}) == items(USER, beside)
-
-
-def test_any_demands_a_call_as_required_does() -> None:
-    assert chat(tools=[TOOL], tool_choice="any").create.tool_choice.mode == "required"
 
 
 def test_the_older_form_of_calls_is_read() -> None:
@@ -144,18 +139,12 @@ def test_fields_have_their_names_of_the_responses_api() -> None:
     assert create.text_format.echoed()["type"] == "json_schema"
     assert create.tool_choice.mode == "required"
     assert create.tools.names == {"f"}
-    assert (create.metadata, create.user, create.service_tier, create.prompt_cache_key) == (
-        {"a": "b"},
-        "u",
-        "flex",
-        "k",
-    )
+    assert (create.metadata, create.user) == ({"a": "b"}, "u")
+    assert (create.service_tier, create.prompt_cache_key) == ("flex", "k")
     assert (asked.n, asked.stops) == (2, ("END",))
     assert chat(max_tokens=7, max_completion_tokens=9).create.max_output_tokens == 9
     assert chat(store=True).create.store is True
-
-
-def test_nothing_is_said_twice_that_is_there_as_null() -> None:
+    assert chat(tools=[TOOL], tool_choice="any").create.tool_choice.mode == "required", "as clients of Mistral say it"
     nulls = dict.fromkeys("tools tool_choice response_format stop n stream stream_options functions logprobs".split())
     assert chat(**nulls).create.tool_choice.mode == "auto"
 
@@ -170,8 +159,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role", "invalid_value"),
         (
             {"messages": [USER, {"role": "user", "content": [{"type": "video"}]}]},
-            "messages[1].content[0].type",
-            "invalid_value",
+            *("messages[1].content[0].type", "invalid_value"),
         ),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content", "missing_required_parameter"),
         (
@@ -181,8 +169,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ),
         (
             {"messages": [USER, {"role": "tool", "content": "18"}]},
-            "messages[1].tool_call_id",
-            "missing_required_parameter",
+            *("messages[1].tool_call_id", "missing_required_parameter"),
         ),
         ({"n": 9}, "n", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
@@ -204,8 +191,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"tools": [{"type": "code_interpreter"}]}, "tools[0].type", "invalid_value"),
         (
             {"tools": [TOOL, {"type": "computer"}], "tool_choice": {"type": "computer"}},
-            "tool_choice",
-            "unsupported_parameter",
+            *("tool_choice", "unsupported_parameter"),
         ),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
         (
@@ -258,12 +244,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 PROMISED = TypeAdapter(PromisedChunk)  # chunks are written as bytes, which mypy cannot check
-STOPS = st.lists(
-    st.sampled_from(
-        ["a", "\n", " apple", "ive", '",', '"'],
-    ),
-    max_size=4,
-)
+STOPS = st.lists(st.sampled_from(["a", "\n", " apple", "ive", '",', '"']), max_size=4)
 THOUGHT = '<|channel|>analysis<|message|>Say "hi",\\ and ü.<|end|><|start|>assistant'
 ANSWER = '<|channel|>final<|message|>He said: "a\\",", and left. 😀<|return|>'
 PREAMBLE = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
@@ -279,16 +260,12 @@ def whole(played: Played, asked: ChatRequest) -> dict[str, Any]:
         thought_names=asked.thought_names if asked.shows_reasoning else (),
         old_calls=asked.old_calls,
     )
-    message = {name: choice["message"][name] or "" for name in ("content",)}
-    for name in ("reasoning", "reasoning_content", "tool_calls", "function_call"):
-        if name in choice["message"]:
-            message[name] = choice["message"][name]
+    names = ("reasoning", "reasoning_content", "tool_calls", "function_call")
+    message = {"content": choice["message"]["content"] or ""}
+    message |= {name: choice["message"][name] for name in names if name in choice["message"]}
     logprobs = (choice["logprobs"] or {"content": []})["content"]
-    return {
-        **{name: choice[name] for name in ("finish_reason", "stop_reason")},
-        "message": message,
-        "logprobs": logprobs,
-    }
+    ended = {name: choice[name] for name in ("finish_reason", "stop_reason")}
+    return {**ended, "message": message, "logprobs": logprobs}
 
 
 @given(transcripts().map(lambda transcript: transcript.tokens), SIZES, STOPS)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import orjson
-import pytest
 from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
 from hypothesis import example, given, settings
@@ -94,26 +93,18 @@ def test_thoughts_text_and_calls_are_blocks() -> None:
 
 def test_thoughts_are_shown_where_they_are_asked_for() -> None:
     played = play([encode_harmony(THOUGHT + ANSWER)])
-    assert [each["type"] for each in put_together(encoded(played.events, message())[1])["content"]] == ["text"]
-    disabled = message(thinking={"type": "disabled"})
-    assert [each["type"] for each in put_together(encoded(played.events, disabled)[1])["content"]] == ["text"]
+    for asked in (message(), message(thinking={"type": "disabled"})):
+        assert [each["type"] for each in put_together(encoded(played.events, asked)[1])["content"]] == ["text"]
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_a_message_without_a_word_has_no_blocks(shown: bool) -> None:
-    asked = message(thinking=THINKING) if shown else message()
-    together = put_together(encoded(play([]).events, asked)[1])
-    assert (together["content"], together["stop_reason"]) == ([], "end_turn")
-
-
-def test_a_cut_message_says_so() -> None:
-    played = play([encode_harmony("<|channel|>final<|message|>He said")], status=Status.INCOMPLETE)
-    assert put_together(encoded(played.events, message())[1])["stop_reason"] == "max_tokens"
-
-
-def test_a_failed_message_says_nothing_more() -> None:
-    played = play([encode_harmony("<|channel|>final<|message|>He said")], status=Status.FAILED, close=False)
-    encoder, events = encoded(played.events, message())
+def test_how_a_message_ends() -> None:
+    for asked in (message(thinking=THINKING), message()):
+        together = put_together(encoded(play([]).events, asked)[1])
+        assert (together["content"], together["stop_reason"]) == ([], "end_turn"), "there is no word"
+    said = [encode_harmony("<|channel|>final<|message|>He said")]
+    cut = play(said, status=Status.INCOMPLETE)
+    assert put_together(encoded(cut.events, message())[1])["stop_reason"] == "max_tokens"
+    encoder, events = encoded(play(said, status=Status.FAILED, close=False).events, message())
     assert encoder.failed
     assert "message_delta" not in [each["type"] for each in events]
 

@@ -60,9 +60,7 @@ def test_what_came_of_a_call_is_its_output(content: Any, fields: Any, output: An
     if isinstance(output, str):
         assert given == output
     else:
-        assert [expected.items() <= part.items() for part, expected in zip(given, output, strict=True)] == [True] * len(
-            output
-        )
+        assert all(expected.items() <= part.items() for part, expected in zip(given, output, strict=True))
 
 
 def test_what_stands_beside_results_is_a_message_of_its_own() -> None:
@@ -86,6 +84,11 @@ def test_documents_are_text_or_files() -> None:
         *("a title\n\n", "T", "data:application/pdf;base64,aGk=", "file-1", "https://a.example/b.pdf"),
         *("C", "t\ns\n\nfound"),
     ]
+
+
+def test_nothing_is_stored_and_a_count_needs_no_max_tokens() -> None:
+    assert message().create.store is False
+    assert parse_count({"model": "m", "messages": [USER]}, parse_create).create.max_output_tokens is None
 
 
 def test_the_system_is_the_instructions() -> None:
@@ -153,10 +156,6 @@ def test_uses_of_the_servers_tools_are_bounded_together() -> None:
     assert named.create.tool_choice.hosted[0].item == "web_search_call"
 
 
-def test_nothing_of_it_is_stored() -> None:
-    assert message().create.store is False
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -208,10 +207,6 @@ def test_a_run_s_error_names_the_block() -> None:
         assert (error.param, error.message) == (new, f"Wrong: '{new}'.")
 
 
-def test_a_count_needs_no_max_tokens() -> None:
-    assert parse_count({"model": "m", "messages": [USER]}, parse_create).create.max_output_tokens is None
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "told"),
     [
@@ -229,11 +224,8 @@ def test_a_count_needs_no_max_tokens() -> None:
 def test_errors_have_anthropics_types(status: int, kind: str, told: int) -> None:
     error = ApiError("It broke.", status=status)
     assert messages_status(status) == told
-    assert error_answer(error, "req_1") == {
-        "type": "error",
-        "error": {"type": kind, "message": "It broke."},
-        "request_id": "req_1",
-    }
+    broke = {"type": kind, "message": "It broke."}
+    assert error_answer(error, "req_1") == {"type": "error", "error": broke, "request_id": "req_1"}
 
 
 def test_a_client_is_known_by_its_path_or_its_header() -> None:

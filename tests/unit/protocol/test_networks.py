@@ -159,11 +159,11 @@ def mcp_of(label: str) -> dict[str, Any]:
         *((policy(secret(name=name)), "domain_secrets[0].name") for name in ("PATH", "LD_PRELOAD", "https_proxy")),
         *((policy(secret(name=name)), "domain_secrets[0].name") for name in ("SSL_CERT_FILE", "PYTHONPATH", "ENV")),
         (policy(secret(), secret()), "domain_secrets[1].name"),
+        *((policy(secret(value=value)), "domain_secrets[0].value") for value in ("short", "x" * 8193, f" {VALUE}")),
         *(
             (policy(secret(value=value)), "domain_secrets[0].value")
-            for value in ("short", "x" * 8193, f"{VALUE}\r\nX: y")
+            for value in (f"{VALUE}\r\nX: y", f"{VALUE}é", 17, None)
         ),
-        *((policy(secret(value=value)), "domain_secrets[0].value") for value in (f" {VALUE}", f"{VALUE}é", 17, None)),
         (policy(*(secret(name=f"N{each}") for each in range(33))), "domain_secrets"),
     ],
 )

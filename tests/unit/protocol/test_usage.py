@@ -8,9 +8,9 @@ from responses_app.protocol.usage import TurnUsage, as_read, usage
 counts = st.integers(0, 1000)
 
 
-def test_two_turns() -> None:
-    turns = [TurnUsage(100, 64, 20, 5), TurnUsage(130, 112, 7, 7)]
-    assert usage(turns) == {
+def test_clients_read_numbers_unless_they_asked_for_the_turns() -> None:
+    used = usage([TurnUsage(100, 64, 20, 5), TurnUsage(130, 112, 7, 7)])
+    assert used == {
         "input_tokens": 230,
         "input_tokens_details": {
             "cached_tokens": 176,
@@ -27,26 +27,19 @@ def test_two_turns() -> None:
         },
         "total_tokens": 257,
     }
+    response = {"id": "resp_1", "usage": used}
+    assert as_read(response, usage_per_turn=False)["usage"] == {
+        **used,
+        "input_tokens_details": {"cached_tokens": 176, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 12, "tool_output_tokens": 10},
+    }
+    assert as_read(response, usage_per_turn=True)["usage"] == used
+    assert as_read({"usage": None}, usage_per_turn=False) == {"usage": None}
 
 
 def test_tool_outputs_are_never_negative() -> None:
     shrunk = usage([TurnUsage(100, 0, 50, 0), TurnUsage(90, 0, 1, 0)])
     assert shrunk["output_tokens_details"]["tool_output_tokens_per_turn"] == [0, 0]  # type: ignore[index]
-
-
-def test_clients_read_numbers_unless_they_asked_for_the_turns() -> None:
-    used = usage([TurnUsage(100, 64, 20, 5), TurnUsage(130, 112, 7, 7)])
-    response = {"id": "resp_1", "usage": used}
-    read = as_read(response, usage_per_turn=False)["usage"]
-    assert read == {
-        "input_tokens": 230,
-        "input_tokens_details": {"cached_tokens": 176, "cache_write_tokens": 0},
-        "output_tokens": 27,
-        "output_tokens_details": {"reasoning_tokens": 12, "tool_output_tokens": 10},
-        "total_tokens": 257,
-    }
-    assert as_read(response, usage_per_turn=True)["usage"] == used
-    assert as_read({"usage": None}, usage_per_turn=False) == {"usage": None}
 
 
 @settings(deadline=None, max_examples=50)

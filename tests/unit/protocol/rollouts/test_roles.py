@@ -100,19 +100,15 @@ def test_roles_change_no_sequence(calls: list[tuple[Prompt, list[int]]]) -> None
     assert told.breaks == silent.breaks
 
 
-def test_a_prompt_of_no_message_is_a_prompt() -> None:
-    text = recorded(HARMONY.raw_prompt("Once upon a time"), [1])
-    text = replace(text, call=replace(text.call, vocabulary="harmony"))
-    assert [node.role for node in tree_of(head(), placed([text]), format_of=lambda _: HARMONY).nodes] == [
-        "prompt",
-        "assistant",
-    ]
-
-
-@pytest.mark.parametrize("written", [None, PlainFormat()])
-def test_a_model_that_does_not_tell(written: ModelFormat | None) -> None:
-    each = recorded(as_tokens(range(5)), [6])
-    assert [node.role for node in tree_of(head(), placed([each]), format_of=lambda _: written).nodes] == [
-        "prompt",
-        "assistant",
-    ]
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        (HARMONY.raw_prompt("Once upon a time"), HARMONY),
+        (as_tokens(range(5)), None),
+        (as_tokens(range(5)), PlainFormat()),
+    ],
+    ids=["no message", "no format", "a format that does not tell"],
+)
+def test_what_is_not_of_a_message_is_a_prompt(prompt: Sequence[int], written: ModelFormat | None) -> None:
+    made = tree_of(head(), placed([recorded(prompt, [1])]), format_of=lambda _: written)
+    assert [node.role for node in made.nodes] == ["prompt", "assistant"]
