@@ -1,10 +1,11 @@
 """OpenAI's SDK as these tests use it: every frame it gets is validated before it is parsed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from openai import AsyncOpenAI, OpenAI
+import pytest
+from openai import APIStatusError, AsyncOpenAI, OpenAI
 from openai.resources.responses.responses import AsyncResponsesConnection, ResponsesConnection
 from openai.types.responses import Response
 
@@ -32,6 +33,15 @@ def sdk_of(server: "Served", **options: Any) -> OpenAI:
 def async_sdk_of(server: "Served", **options: Any) -> AsyncOpenAI:
     """The same for coroutines."""
     return AsyncOpenAI(base_url=server.base_url, **{**_PLAIN, **options})
+
+
+def refusal(
+    kind: type[APIStatusError], ask: Callable[..., Any], *args: Any, match: str | None = None, **fields: Any
+) -> Any:
+    """Return the error of this kind, with a message like this, that a request is answered with."""
+    with pytest.raises(kind, match=match) as refused:
+        ask(*args, **fields)
+    return refused.value
 
 
 class Served(Protocol):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.kit.chats import put_together, sent
 from tests.kit.pictures import data_url, picture
-from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
+from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, refusal
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -27,14 +28,8 @@ def asked(text: str) -> Any:
 
 def outputs(calls: Iterable[Any]) -> list[Any]:
     """Return what came of calls."""
-    return [
-        {
-            "role": "tool",
-            "tool_call_id": call.id,
-            "content": f"18 °C in {json.loads(call.function.arguments)['city']}",
-        }
-        for call in calls
-    ]
+    said = ((call.id, json.loads(call.function.arguments)["city"]) for call in calls)
+    return [{"role": "tool", "tool_call_id": call_id, "content": f"18 °C in {city}"} for call_id, city in said]
 
 
 def test_a_completion_is_valid(client: OpenAI) -> None:
@@ -138,10 +133,8 @@ def test_choices_beside_each_other(client: OpenAI) -> None:
     alone: Any = client.chat.completions.create(model=MODEL, messages=asked("count to 5"))
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens == 3 * alone.usage.completion_tokens
-    chunks = [
-        chunk.model_dump(exclude_unset=True)
-        for chunk in client.chat.completions.create(model=MODEL, messages=asked("count to 5"), n=3, stream=True)
-    ]
+    stream = client.chat.completions.create(model=MODEL, messages=asked("count to 5"), n=3, stream=True)
+    chunks = [chunk.model_dump(exclude_unset=True) for chunk in stream]
     for index in range(3):
         assert put_together(chunks, index)["message"]["content"] == "1 2 3 4 5"  # type: ignore[index]
 
@@ -169,18 +162,15 @@ def test_a_completion_of_full_length(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
-    with pytest.raises(openai.NotFoundError) as missing:
-        client.chat.completions.create(model="nothing", messages=HELLO, stream=stream)
-    assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError) as unanswered:
-        client.chat.completions.create(
-            model=MODEL, messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": "1"}], stream=stream
-        )
-    assert unanswered.value.param == "messages"
-    assert "previous_response_id" not in unanswered.value.message
+    create = partial(client.chat.completions.create, model=MODEL, stream=stream)
+    assert refusal(openai.NotFoundError, create, model="nothing", messages=HELLO).code == "model_not_found"
+    output = {"role": "tool", "tool_call_id": "c", "content": "1"}
+    unanswered = refusal(openai.BadRequestError, create, messages=[*HELLO, output])
+    assert unanswered.param == "messages"
+    assert "previous_response_id" not in unanswered.message
     called = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
-    with pytest.raises(openai.BadRequestError, match="Send it as a message of the role 'tool'"):
-        client.chat.completions.create(model=MODEL, messages=[*HELLO, called, *HELLO], stream=stream)
+    says = "Send it as a message of the role 'tool'"
+    refusal(openai.BadRequestError, create, messages=[*HELLO, called, *HELLO], match=says)
 
 
 def schema(**properties: Any) -> dict[str, Any]:
@@ -308,20 +298,12 @@ async def test_lists_metadata_and_deleting(async_client: AsyncOpenAI) -> None:
 
 @pytest.mark.each_database
 def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
-    parts = [
-        {"type": "text", "text": "Look"},
-        {"type": "image_url", "image_url": {"url": data_url(picture())}},
-    ]
+    parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": data_url(picture())}}]
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     messages: Any = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": parts, "name": "ann"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [
-                {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-            ],
-        },
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "18"},
     ]
     said = client.chat.completions.create(**STORED, messages=messages, tools=[TOOL])
@@ -332,7 +314,7 @@ def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
     assert [part.model_dump(exclude_unset=True) for part in kept[1].content_parts] == parts
     assert kept[0].content_parts is None
     assert kept[2].tool_calls is not None
-    assert kept[2].tool_calls[0].model_dump(exclude_unset=True) == messages[2]["tool_calls"][0]
+    assert kept[2].tool_calls[0].model_dump(exclude_unset=True) == call
     last = client.chat.completions.messages.list(said.id, order="desc", after=kept[2].id)
     assert ids(last.data) == [kept[1].id, kept[0].id]
 
@@ -340,12 +322,8 @@ def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
 def test_what_is_not_to_be_stored_is_not(client: OpenAI) -> None:
     for fields in ({}, {"store": False}):
         said = client.chat.completions.create(model=MODEL, messages=asked("count to 1"), **fields)  # type: ignore[arg-type]
-        with pytest.raises(openai.NotFoundError, match="'store': true"):
-            client.chat.completions.retrieve(said.id)
-        with pytest.raises(openai.NotFoundError):
-            client.chat.completions.messages.list(said.id)
+        refusal(openai.NotFoundError, client.chat.completions.retrieve, said.id, match="'store': true")
+        refusal(openai.NotFoundError, client.chat.completions.messages.list, said.id)
     response = client.responses.create(model=MODEL, input="count to 1")
-    with pytest.raises(openai.NotFoundError):
-        client.chat.completions.retrieve(response.id)
-    with pytest.raises(openai.NotFoundError):
-        client.chat.completions.retrieve(response.id.replace("resp_", "chatcmpl-"))
+    for name in (response.id, response.id.replace("resp_", "chatcmpl-")):
+        refusal(openai.NotFoundError, client.chat.completions.retrieve, name)

@@ -14,7 +14,7 @@ from responses_app.protocol.errors import JsonObject
 from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_compacted, validate_event
-from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, Refused, server_sent
+from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, Refused, refusal, server_sent
 from tests.kit.waiting import eventually
 
 FROM_1000: Any = [{"type": "compaction", "compact_threshold": 1000}]
@@ -106,28 +106,35 @@ def test_a_chain_that_begins_with_a_compaction_gives_all_its_users_messages(clie
 def test_a_changed_item_is_refused(client: OpenAI, chat: Chat) -> None:
     broken: Any = [user("x"), tampered(compacted(client, input="One"))]
     for call in (client.responses.create, client.responses.compact, client.responses.input_tokens.count):
-        with pytest.raises(openai.BadRequestError) as raised:
-            call(model=MODEL, input=broken)  # type: ignore[operator]
-        assert (raised.value.code, raised.value.param) == ("invalid_encrypted_content", "input[1].encrypted_content")
+        told = refusal(openai.BadRequestError, call, model=MODEL, input=broken)  # type: ignore[arg-type]
+        assert (told.code, told.param) == ("invalid_encrypted_content", "input[1].encrypted_content")
     with pytest.raises(Refused) as refused:
         chat.ask(broken)
     assert refused.value.error["code"] == "invalid_encrypted_content"
     assert chat.ask("Hello").status == "completed"
 
 
-REFUSALS: dict[str, tuple[JsonObject, int, str, str]] = {
-    "no model": ({"input": "x"}, 400, "model", "missing_required_parameter"),
-    "model": ({"input": "x", "model": "gpt-9"}, 404, "model", "model_not_found"),
-    "parent": ({"previous_response_id": "resp_0"}, 400, "previous_response_id", "previous_response_not_found"),
-    "too long": ({"input": "word " * 140_000}, 400, "input", "context_length_exceeded"),
+REFUSALS: dict[str, tuple[str, JsonObject, int, str, str | None]] = {
+    "no model": ("compact", {"input": "x", "model": None}, 400, "model", "missing_required_parameter"),
+    "model": ("compact", {"input": "x", "model": "gpt-9"}, 404, "model", "model_not_found"),
+    "parent": (
+        "compact",
+        {"previous_response_id": "resp_0"},
+        400,
+        "previous_response_id",
+        "previous_response_not_found",
+    ),
+    "too long": ("compact", {"input": "word " * 140_000}, 400, "input", "context_length_exceeded"),
+    "model to count for": ("input_tokens", {"input": "x", "model": "gpt-9"}, 404, "model", "model_not_found"),
+    "conversation": ("input_tokens", {"input": "x", "conversation": "conv_0"}, 404, "conversation", None),
 }
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_cannot_be_compacted_is_told(demo_server: Server, case: str) -> None:
-    body, status, param, code = REFUSALS[case]
-    given = body if case == "no model" else {"model": MODEL, **body}
-    answer = httpx.post(f"{demo_server.base_url}/responses/compact", json=given)
+def test_what_cannot_be_compacted_or_counted_is_told(demo_server: Server, case: str) -> None:
+    path, fields, status, param, code = REFUSALS[case]
+    body = {name: value for name, value in {"model": MODEL, **fields}.items() if value is not None}
+    answer = httpx.post(f"{demo_server.base_url}/responses/{path}", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (status, param, code)
     assert set(error) == {"message", "type", "param", "code"}
@@ -219,15 +226,3 @@ def test_counted_tokens_are_those_that_are_used(client: OpenAI) -> None:
         assert raw.parse().object == "response.input_tokens"
         response: Any = client.responses.create(model=MODEL, **fields)
         assert counted["input_tokens"] == response.usage.input_tokens
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({"input": "x", "model": "gpt-9"}, 404, "model"),
-        ({"input": "x", "conversation": "conv_0"}, 404, "conversation"),
-    ],
-)
-def test_what_cannot_be_counted_is_told(demo_server: Server, body: JsonObject, status: int, param: str) -> None:
-    answer = httpx.post(f"{demo_server.base_url}/responses/input_tokens", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)

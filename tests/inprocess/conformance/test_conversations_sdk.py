@@ -15,7 +15,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 from tests.kit.clients import http_client, read_error_answer
 from tests.kit.inprocess import Server
 from tests.kit.oracle import validate_conversation, validate_conversation_items
-from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of
+from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of, refusal
 
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 
@@ -53,8 +53,7 @@ def test_create_retrieve_update_delete(client: OpenAI) -> None:
     deleted = client.conversations.delete(made.id)
     assert (deleted.id, deleted.object, deleted.deleted) == (made.id, "conversation.deleted", True)
     for again in (client.conversations.retrieve, client.conversations.delete, client.conversations.items.list):
-        with pytest.raises(openai.NotFoundError):
-            again(made.id)
+        refusal(openai.NotFoundError, again, made.id)
 
 
 def test_title_and_status_are_kept_beside(client: OpenAI) -> None:
@@ -173,10 +172,7 @@ def test_hello_goes_in_and_out_as_it_is(client: OpenAI) -> None:
 
 @pytest.mark.each_database
 async def test_appends_of_two_clients_stay_whole_and_in_order(demo_server: Server) -> None:
-    async with (
-        async_sdk_of(demo_server) as one,
-        async_sdk_of(demo_server) as other,
-    ):
+    async with async_sdk_of(demo_server) as one, async_sdk_of(demo_server) as other:
         made = await one.conversations.create()
 
         async def append(client: AsyncOpenAI, number: int) -> list[str]:
@@ -199,9 +195,8 @@ async def test_no_more_conversations_than_the_maximum(folder: Path) -> None:
     with Server(folder, conversations_max_entries=2) as server:
         async with http_client(server) as http:
             made = [(await http.post("/conversations", json={})).json()["id"] for _ in range(2)]
-            message = read_error_answer(
-                await http.post("/conversations", json={}), status=429, code="rate_limit_exceeded"
-            )
+            refused = await http.post("/conversations", json={})
+            message = read_error_answer(refused, status=429, code="rate_limit_exceeded")
             assert "CONVERSATIONS_MAX_ENTRIES" in message
             assert (await http.post(f"/conversations/{made[0]}/items", json={"items": [HELLO]})).status_code == 200
             await http.delete(f"/conversations/{made[0]}")

@@ -12,6 +12,7 @@ from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.inprocess import Server
 from tests.kit.pictures import data_url, picture
+from tests.kit.sdk import refusal
 
 THINKS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"
 SCRIPT = [
@@ -52,24 +53,14 @@ def test_keys_and_tiers_reach_the_engine(client: OpenAI, journal: Path) -> None:
     urgent, patient, normal = (json.loads(line) for line in journal.read_text().splitlines()[-3:])
     assert urgent["priority"] < normal["priority"] < patient["priority"]
     assert urgent["cache_salt"] == normal["cache_salt"] != patient["cache_salt"]
+    for name, wrong in (("service_tier", "scale"), ("prompt_cache_key", "")):
+        assert refusal(openai.BadRequestError, client.responses.create, input="hi", **{name: wrong}).param == name
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"), [({"service_tier": "scale"}, "service_tier"), ({"prompt_cache_key": ""}, "prompt_cache_key")]
-)
-def test_what_is_not_allowed_is_told(client: OpenAI, fields: dict[str, str], param: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(input="hi", **fields)  # type: ignore[call-overload]
-    assert refused.value.param == param
-
-
+BEFORE = {"previous_input_messages": [{"role": "user", "content": "Before."}]}
 OPEN = {
-    "request_id": "my-id",
-    "priority": -5,
-    "cache_salt": "salt",
-    "enable_response_messages": True,
-    "previous_input_messages": [{"role": "user", "content": "Before."}],
-    "mm_processor_kwargs": {"size": 1},
+    **{"request_id": "my-id", "priority": -5, "cache_salt": "salt", "enable_response_messages": True},
+    **{**BEFORE, "mm_processor_kwargs": {"size": 1}},
 }
 
 
@@ -85,28 +76,21 @@ def open_journal(open_server: Server) -> Path:
     return open_server.folder / "journal.jsonl"
 
 
-def asked_of(journal: Path) -> dict[str, Any]:
+def asked_of(journal: Path) -> Any:
     """Return the last generation that an engine was asked for."""
-    found: dict[str, Any] = json.loads(journal.read_text().splitlines()[-1])
-    return found
+    return json.loads(journal.read_text().splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_what_only_vllm_knows_is_refused_where_nobody_opened_the_door(client: OpenAI, name: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(input="hi", extra_body={name: OPEN[name]})
-    assert (refused.value.param, refused.value.code, refused.value.type) == (
-        name,
-        "unsupported_parameter",
-        "invalid_request_error",
-    )
+    told = refusal(openai.BadRequestError, client.responses.create, input="hi", extra_body={name: OPEN[name]})
+    assert (told.param, told.code, told.type) == (name, "unsupported_parameter", "invalid_request_error")
 
 
 def test_a_priority_of_its_own_counts_before_the_tier(open_client: OpenAI, open_journal: Path) -> None:
-    open_client.responses.create(input="hi", service_tier="flex", extra_body={"priority": -5})
-    assert asked_of(open_journal)["priority"] == -5
-    open_client.responses.create(input="hi", service_tier="flex", extra_body={"priority": 0})
-    assert asked_of(open_journal)["priority"] == 0
+    for priority in (-5, 0):
+        open_client.responses.create(input="hi", service_tier="flex", extra_body={"priority": priority})
+        assert asked_of(open_journal)["priority"] == priority
 
 
 def test_messages_that_the_model_read_and_said(open_client: OpenAI) -> None:
@@ -138,12 +122,11 @@ def test_nobody_is_shown_messages_who_does_not_ask(open_client: OpenAI) -> None:
 
 
 def test_what_was_said_before_stays_in_the_chain(open_client: OpenAI, open_journal: Path) -> None:
-    before = {"previous_input_messages": [{"role": "user", "content": "Before."}]}
-    first = open_client.responses.create(input="hi", extra_body=before)
+    first = open_client.responses.create(input="hi", extra_body=BEFORE)
     assert "Before." in decode_tokens(asked_of(open_journal)["prompt_tokens"])
     open_client.responses.create(input="more", previous_response_id=first.id)
     assert "Before." in decode_tokens(asked_of(open_journal)["prompt_tokens"])
-    counted = open_client.responses.input_tokens.count(input="hi", extra_body=before)
+    counted = open_client.responses.input_tokens.count(input="hi", extra_body=BEFORE)
     assert counted.input_tokens > open_client.responses.input_tokens.count(input="hi").input_tokens
 
 
@@ -174,9 +157,7 @@ def test_what_was_said_before_stays_in_the_chain(open_client: OpenAI, open_journ
     ],
 )
 def test_what_is_wrong_with_them_is_told(open_client: OpenAI, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        open_client.responses.create(input="hi", extra_body=fields)
-    assert refused.value.param == param
+    assert refusal(openai.BadRequestError, open_client.responses.create, input="hi", extra_body=fields).param == param
 
 
 def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
@@ -195,11 +176,8 @@ def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
 
 def test_screenshots_are_listed_where_the_server_is_set_to(client: OpenAI, open_client: OpenAI) -> None:
     url = data_url(picture())
-    item: Any = {
-        "type": "computer_call_output",
-        "call_id": "c",
-        "output": {"type": "computer_screenshot", "image_url": url},
-    }
+    output = {"type": "computer_screenshot", "image_url": url}
+    item: Any = {"type": "computer_call_output", "call_id": "c", "output": output}
     include: Any = ["computer_call_output.output.image_url"]
     for asks, expected in ((client, None), (open_client, url)):
         response = asks.responses.create(input=[item, {"role": "user", "content": "hi"}])
@@ -217,18 +195,14 @@ def test_an_id_that_the_client_chooses(open_client: OpenAI) -> None:
     assert open_client.responses.input_items.list("vllm-1").data[0].type == "message"
     more = open_client.responses.create(input="more", previous_response_id="vllm-1")
     assert more.previous_response_id == "vllm-1"
-    with pytest.raises(openai.ConflictError) as refused:
-        open_client.responses.create(input="hi", extra_body={"request_id": "vllm-1"})
-    assert (refused.value.param, refused.value.code) == ("request_id", "request_id_taken")
-    with pytest.raises(openai.ConflictError):
-        open_client.responses.create(input="hi", extra_body={"request_id": more.id})
+    for taken in ("vllm-1", more.id):
+        told = refusal(openai.ConflictError, open_client.responses.create, input="hi", extra_body={"request_id": taken})
+        assert (told.param, told.code) == ("request_id", "request_id_taken")
     background = open_client.responses.create(input="hi", background=True, extra_body={"request_id": "vllm-2"})
     assert background.id == "vllm-2"
-    with pytest.raises(openai.BadRequestError):
-        open_client.responses.cancel("vllm-1")
+    refusal(openai.BadRequestError, open_client.responses.cancel, "vllm-1")
     open_client.responses.delete("vllm-1")
-    with pytest.raises(openai.NotFoundError):
-        open_client.responses.retrieve("vllm-1")
+    refusal(openai.NotFoundError, open_client.responses.retrieve, "vllm-1")
     with open_client.responses.stream(input="hi", model="scripted", extra_body={"request_id": "vllm-1"}) as stream:
         ids = {event.response.id for event in stream if hasattr(event, "response")}
     assert ids == {"vllm-1"}

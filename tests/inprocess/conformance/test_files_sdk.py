@@ -7,6 +7,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.kit.sdk import refusal
+
 MIB = 1024 * 1024
 
 
@@ -30,8 +32,7 @@ def test_upload_retrieve_download_delete(client: OpenAI) -> None:
     deleted = client.files.delete(made.id)
     assert (deleted.id, deleted.object, deleted.deleted) == (made.id, "file", True)
     for again in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError, match="not found"):
-            again(made.id)
+        refusal(openai.NotFoundError, again, made.id, match="not found")
 
 
 @pytest.mark.each_database
@@ -68,14 +69,8 @@ def test_lists_go_from_page_to_page(client: OpenAI) -> None:
     assert [file.id for file in client.files.list(order="asc", limit=1) if file.id in made] == made
     assert [file.id for file in client.files.list(purpose="vision", limit=1)] == [made[2], made[0]]
     assert [file.id for file in client.files.list(after=made[0], order="asc")] == made[1:]
-    for wrong, param in (
-        ({"after": "file-nothing"}, "after"),
-        ({"limit": 10_001}, "limit"),
-        ({"purpose": "x"}, "purpose"),
-    ):
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.files.list(**wrong)
-        assert caught.value.param == param
+    for name, wrong in (("after", "file-nothing"), ("limit", 10_001), ("purpose", "x")):
+        assert refusal(openai.BadRequestError, client.files.list, **{name: wrong}).param == name
     for file_id in made:
         client.files.delete(file_id)
 
@@ -103,6 +98,4 @@ def test_what_expires_says_when(client: OpenAI) -> None:
     ],
 )
 def test_what_an_upload_cannot_say(client: OpenAI, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        kept(client, **fields)
-    assert caught.value.param == param
+    assert refusal(openai.BadRequestError, kept, client, **fields).param == param

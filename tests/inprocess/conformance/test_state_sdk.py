@@ -15,7 +15,7 @@ from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response, validate_response_items
 from tests.kit.scripts import WEATHER, gate, main_script, release
-from tests.kit.sdk import PATIENCE, Chat, sdk_of, server_sent
+from tests.kit.sdk import PATIENCE, Chat, refusal, sdk_of, server_sent
 from tests.kit.waiting import looks
 
 MODEL = "test-model"
@@ -101,9 +101,6 @@ def test_a_response_is_read_while_it_waits_and_while_it_runs(client: OpenAI) -> 
         assert [item.content[0].text for item in asked(client, second.id)] == ["Hello"]
 
 
-# Deleting.
-
-
 # What a response was asked.
 
 ITEMS: list[Any] = [
@@ -176,8 +173,7 @@ def test_replayed_items_collide_with_nothing(client: OpenAI) -> None:
         ids = [item.id for item in client.responses.input_items.list(response.id, limit=100)]
         assert len(set(ids)) == len(ids)
         client.responses.delete(response.id)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(responses[0].id)
+    refusal(openai.NotFoundError, client.responses.retrieve, responses[0].id)
 
 
 @pytest.mark.each_database
@@ -189,9 +185,9 @@ def test_an_item_is_referred_to_by_its_id(client: OpenAI) -> None:
     assert [item.type for item in items] == ["message", "message"]
     assert (items[0].role, items[0].content[0].text) == ("assistant", first.output_text)
     client.responses.delete(first.id)
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model=MODEL, input=[reference])
-    assert refused.value.param == "input[0].id"
+    assert (
+        refusal(openai.BadRequestError, client.responses.create, model=MODEL, input=[reference]).param == "input[0].id"
+    )
     assert asked(client, second.id, order="asc") == items
 
 
@@ -302,11 +298,10 @@ def test_without_a_store_nothing_is_found(forgetful: OpenAI) -> None:
         streamed = stream.get_final_response()
     for response_id in (response.id, streamed.id):
         for find in (forgetful.responses.retrieve, forgetful.responses.input_items.list, forgetful.responses.delete):
-            with pytest.raises(openai.NotFoundError):
-                find(response_id)
-        with pytest.raises(openai.BadRequestError) as refused:
-            forgetful.responses.create(model=MODEL, input="And?", previous_response_id=response_id)
-        assert refused.value.code == "previous_response_not_found"
+            refusal(openai.NotFoundError, find, response_id)
+        more = {"model": MODEL, "input": "And?", "previous_response_id": response_id}
+        told = refusal(openai.BadRequestError, forgetful.responses.create, **more)
+        assert told.code == "previous_response_not_found"
 
 
 def test_without_a_store_a_connection_remembers(forgetful: OpenAI) -> None:
@@ -314,5 +309,5 @@ def test_without_a_store_a_connection_remembers(forgetful: OpenAI) -> None:
         chat = Chat(connection)
         first = chat.ask("Hello", model=MODEL)
         assert chat.ask("And?", model=MODEL).previous_response_id == first.id
-    with pytest.raises(openai.BadRequestError):
-        forgetful.responses.create(model=MODEL, input="And?", previous_response_id=first.id)
+    more = {"model": MODEL, "input": "And?", "previous_response_id": first.id}
+    refusal(openai.BadRequestError, forgetful.responses.create, **more)

@@ -8,6 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.kit.sdk import refusal
+
 KIB = 1024
 
 
@@ -31,8 +33,7 @@ def test_a_file_is_uploaded_in_chunks(client: OpenAI, tmp_path: Path) -> None:
     assert client.files.content(done.file.id).read() == content
     assert done.file.id in [each.id for each in client.files.list()]
     client.files.delete(done.file.id)
-    with pytest.raises(openai.NotFoundError):
-        client.files.content(done.file.id)
+    refusal(openai.NotFoundError, client.files.content, done.file.id)
 
 
 @pytest.mark.each_database
@@ -45,16 +46,14 @@ def test_parts_stand_in_the_order_that_completes_the_upload(client: OpenAI) -> N
     assert client.files.content(done.file.id).read() == b"abcdef"
     assert done.file.expires_at == done.file.created_at + 3600
     assert client.uploads.complete(upload.id, part_ids=[second.id, first.id]) == done  # whose answer was lost
-    for again in (
-        lambda: client.uploads.complete(upload.id, part_ids=[first.id, second.id]),
-        lambda: client.uploads.parts.create(upload.id, data=b"more"),
-        lambda: client.uploads.cancel(upload.id),
+    for again, fields in (
+        (client.uploads.complete, {"part_ids": [first.id, second.id]}),
+        (client.uploads.parts.create, {"data": b"more"}),
+        (client.uploads.cancel, {}),
     ):
-        with pytest.raises(openai.BadRequestError, match="is completed") as caught:
-            again()
-        assert (caught.value.code, caught.value.param) == ("upload_closed", "upload_id")
-    with pytest.raises(openai.BadRequestError, match="no part"):
-        client.uploads.complete(upload.id, part_ids=[unused.id])
+        closed = refusal(openai.BadRequestError, again, upload.id, match="is completed", **fields)
+        assert (closed.code, closed.param) == ("upload_closed", "upload_id")
+    refusal(openai.BadRequestError, client.uploads.complete, upload.id, part_ids=[unused.id], match="no part")
     client.files.delete(done.file.id)
 
 
@@ -70,13 +69,10 @@ def test_parts_that_do_not_make_the_file_complete_nothing(client: OpenAI) -> Non
         ({"part_ids": [part.id, rest.id], "md5": "0" * 32}, "md5"),
         ({"part_ids": [part.id, rest.id], "md5": "not a checksum"}, "md5"),
     ):
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.uploads.complete(upload.id, **wrong)  # type: ignore[arg-type]
-        assert caught.value.param == param
-    assert client.uploads.cancel(upload.id).status == "cancelled"
-    assert client.uploads.cancel(upload.id).status == "cancelled"
-    with pytest.raises(openai.BadRequestError, match="is cancelled"):
-        client.uploads.complete(upload.id, part_ids=[part.id, rest.id])
+        assert refusal(openai.BadRequestError, client.uploads.complete, upload.id, **wrong).param == param
+    assert client.uploads.cancel(upload.id).status == client.uploads.cancel(upload.id).status == "cancelled"
+    parts = [part.id, rest.id]
+    refusal(openai.BadRequestError, client.uploads.complete, upload.id, part_ids=parts, match="is cancelled")
 
 
 def test_what_cannot_be_uploaded_says_why(client: OpenAI) -> None:
@@ -86,24 +82,17 @@ def test_what_cannot_be_uploaded_says_why(client: OpenAI) -> None:
         ({"size": 1, "filename": ""}, "filename"),
         ({"size": 1, "expires_after": {"anchor": "created_at", "seconds": 1}}, "expires_after.seconds"),
     ):
-        with pytest.raises(openai.BadRequestError) as caught:
-            begun(client, **wrong)  # type: ignore[arg-type]
-        assert caught.value.param == param
-    with pytest.raises(openai.APIStatusError) as too_large:
-        begun(client, 2**50)
-    assert (too_large.value.status_code, too_large.value.param) == (413, "bytes")
+        assert refusal(openai.BadRequestError, begun, client, **wrong).param == param
+    too_large = refusal(openai.APIStatusError, begun, client, 2**50)
+    assert (too_large.status_code, too_large.param) == (413, "bytes")
     upload = begun(client, 1)
-    with pytest.raises(openai.BadRequestError, match="2 times the 1 bytes"):
-        client.uploads.parts.create(upload.id, data=b"abc")
+    add = client.uploads.parts.create
+    refusal(openai.BadRequestError, add, upload.id, data=b"abc", match="2 times the 1 bytes")
     client.uploads.cancel(upload.id)
     for unknown in ("upload_x", "upload_" + "0" * 32):
-        for way in (
-            lambda unknown=unknown: client.uploads.cancel(unknown),
-            lambda unknown=unknown: client.uploads.complete(unknown, part_ids=[]),
-            lambda unknown=unknown: client.uploads.parts.create(unknown, data=b"a"),
-        ):
-            with pytest.raises(openai.NotFoundError, match="not found"):
-                way()
+        refusal(openai.NotFoundError, client.uploads.cancel, unknown, match="not found")
+        refusal(openai.NotFoundError, client.uploads.complete, unknown, part_ids=[], match="not found")
+        refusal(openai.NotFoundError, add, unknown, data=b"a", match="not found")
 
 
 def test_a_name_has_no_path(client: OpenAI) -> None:

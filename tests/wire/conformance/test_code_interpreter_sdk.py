@@ -5,11 +5,11 @@ from typing import Any
 
 import httpx
 import openai
-import pytest
 from openai import OpenAI
 
 from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sdk import refusal
 from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap]
@@ -64,8 +64,8 @@ def test_containers_and_their_files(client: OpenAI) -> None:
     assert client.containers.files.retrieve(produced.id, container_id=made.id).path == produced.path
     assert client.containers.files.content.retrieve(produced.id, container_id=made.id).read() == b"3"
     client.containers.files.delete(up.id, container_id=made.id)
-    with pytest.raises(openai.NotFoundError, match="not found in container"):
-        client.containers.files.retrieve(up.id, container_id=made.id)
+    get = client.containers.files.retrieve
+    refusal(openai.NotFoundError, get, up.id, container_id=made.id, match="not found in container")
     behind = client.containers.files.list(made.id, order="asc", after=up.id)  # which is gone, and still a place
     assert [each.id for each in behind] == [produced.id]
     assert made.id in [each.id for each in client.containers.list()]
@@ -73,8 +73,7 @@ def test_containers_and_their_files(client: OpenAI) -> None:
     assert not list(client.containers.list(name="nobody's"))
     assert client.containers.retrieve(made.id).id == made.id
     client.containers.delete(made.id)
-    with pytest.raises(openai.NotFoundError, match="Container with id"):
-        client.containers.retrieve(made.id)
+    refusal(openai.NotFoundError, client.containers.retrieve, made.id, match="Container with id")
     assert made.id not in [each.id for each in client.containers.list(order="asc", after=made.id)]
 
 
@@ -91,9 +90,8 @@ def test_files_of_the_files_api_lie_in_a_container(client: OpenAI) -> None:
     second = client.responses.create(input=changed, previous_response_id=first.id, **asked)
     third = client.responses.create(input=read, previous_response_id=second.id, **asked)
     assert call_of(third).outputs[0].logs == "'changed2'\n"
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.responses.create(input=read, **asked)
-    assert (caught.value.param, one.id in caught.value.message) == ("tools[0].container.file_ids", True)
+    gone = refusal(openai.NotFoundError, client.responses.create, input=read, **asked)
+    assert (gone.param, one.id in gone.message) == ("tools[0].container.file_ids", True)
 
 
 def test_a_container_is_made_with_files(client: OpenAI) -> None:
@@ -104,23 +102,20 @@ def test_a_container_is_made_with_files(client: OpenAI) -> None:
     copied = client.containers.files.create(empty.id, file_id=file.id)
     assert (copied.path, copied.bytes) == ("/mnt/data/a.txt", 4)
     assert client.containers.files.content.retrieve(copied.id, container_id=empty.id).read() == b"text"
-    for param, ask in (
-        ("file_ids", lambda: client.containers.create(name="z", file_ids=["file-1"])),
-        ("file_id", lambda: client.containers.files.create(empty.id, file_id="file-1")),
-    ):
-        with pytest.raises(openai.NotFoundError) as caught:
-            ask()
-        assert caught.value.param == param
+    create = client.containers.create
+    assert refusal(openai.NotFoundError, create, name="z", file_ids=["file-1"]).param == "file_ids"
+    copy = client.containers.files.create
+    assert refusal(openai.NotFoundError, copy, empty.id, file_id="file-1").param == "file_id"
     assert "z" not in [each.name for each in client.containers.list()]
 
 
 def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
-    with pytest.raises(
-        openai.BadRequestError, match=r"Unsupported parameter: 'network_policy'.*\(SANDBOX_NETWORK=off\)"
+    policy, off = {"type": "allowlist", "allowed_domains": ["a.example"]}, r"\(SANDBOX_NETWORK=off\)"
+    for name, wrong, says in (
+        ("network_policy", policy, rf"Unsupported parameter: 'network_policy'.*{off}"),
+        ("expires_after", {"anchor": "last_active_at", "minutes": 0}, "minutes"),
     ):
-        client.containers.create(name="x", network_policy={"type": "allowlist", "allowed_domains": ["a.example"]})
-    with pytest.raises(openai.BadRequestError, match="minutes"):
-        client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 0})
+        refusal(openai.BadRequestError, client.containers.create, name="x", match=says, **{name: wrong})
     made = client.containers.create(name="x")
     files = f"{server.base_url}/containers/{made.id}/files"
     assert httpx.post(files, files={"other": b"x"}).json()["error"]["param"] == "file"

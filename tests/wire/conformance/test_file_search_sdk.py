@@ -1,6 +1,7 @@
 """Vector stores and `file_search` through the SDK: files of all kinds go in, are found, cited, and gone."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from openai import OpenAI
 from openai.types import VectorStore
 
 from tests.kit.fixtures import module_sdk, module_server
-from tests.kit.sdk import Chat, sdk_of
+from tests.kit.sdk import Chat, refusal, sdk_of
 from tests.kit.server import Server
 from tests.unit.tools.documents.samples import docx_file, pdf_file
 
@@ -113,22 +114,14 @@ def test_in_the_background_and_over_the_websocket(client: OpenAI, store: VectorS
 
 def test_what_cannot_be_searched_is_said_before_anything_is_streamed(client: OpenAI, store: VectorStore) -> None:
     unknown: Any = [{"type": "file_search", "vector_store_ids": [f"vs_{'0' * 32}"]}]
-    with pytest.raises(openai.NotFoundError, match="Vector store with id"):
-        client.responses.create(model="demo", input=ASKED, tools=unknown, stream=True)
+    create = partial(client.responses.create, model="demo", input=ASKED)
+    refusal(openai.NotFoundError, create, tools=unknown, stream=True, match="Vector store with id")
     for more in ({"max_num_results": 51}, {"filters": {"type": "eq", "key": "a"}}, {"vector_store_ids": []}):
-        with pytest.raises(openai.BadRequestError, match=r"tools\[0\]"):
-            client.responses.create(model="demo", input=ASKED, tools=tools_of(store, **more))
-    with pytest.raises(openai.NotFoundError, match="file-unknown"):
-        client.vector_stores.files.create(store.id, file_id="file-unknown")
-    with pytest.raises(openai.BadRequestError, match="half of"):
-        client.vector_stores.files.create(
-            store.id,
-            file_id="file-unknown",
-            chunking_strategy={
-                "type": "static",
-                "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 60},
-            },
-        )
+        refusal(openai.BadRequestError, create, tools=tools_of(store, **more), match=r"tools\[0\]")
+    add = partial(client.vector_stores.files.create, store.id, file_id="file-unknown")
+    refusal(openai.NotFoundError, add, match="file-unknown")
+    static = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 60}}
+    refusal(openai.BadRequestError, add, chunking_strategy=static, match="half of")
 
 
 @pytest.mark.each_database
@@ -139,10 +132,8 @@ def test_a_file_is_changed_taken_out_and_deleted(client: OpenAI) -> None:
     )
     assert store.expires_at is not None
     for file in files[:2]:
-        assert (
-            client.vector_stores.files.poll(file.id, vector_store_id=store.id, poll_interval_ms=MS).status
-            == "completed"
-        )
+        polled = client.vector_stores.files.poll(file.id, vector_store_id=store.id, poll_interval_ms=MS)
+        assert polled.status == "completed"
     changed = client.vector_stores.files.update(files[0].id, vector_store_id=store.id, attributes={"year": 2026})
     assert changed.attributes == {"year": 2026}
     assert len(client.vector_stores.search(store.id, query="turtle").data) == 2
@@ -153,24 +144,16 @@ def test_a_file_is_changed_taken_out_and_deleted(client: OpenAI) -> None:
     assert list(client.vector_stores.files.list(store.id)) == []
     updated = client.vector_stores.update(store.id, name="new", expires_after=None)
     assert (updated.name, updated.expires_at) == ("new", None)
-    with pytest.raises(openai.RateLimitError, match="VECTOR_STORE_MAX_FILES"):
-        client.vector_stores.create(file_ids=[_uploaded(client) for _ in range(7)])
+    many = [client.files.create(file=("x.txt", b"x"), purpose="assistants").id for _ in range(7)]
+    refusal(openai.RateLimitError, client.vector_stores.create, file_ids=many, match="VECTOR_STORE_MAX_FILES")
     client.vector_stores.delete(store.id)
     assert store.id not in [each.id for each in client.vector_stores.list()]
-    with pytest.raises(openai.NotFoundError):
-        client.vector_stores.retrieve(store.id)
-
-
-def _uploaded(client: OpenAI) -> str:
-    return client.files.create(file=("x.txt", b"x"), purpose="assistants").id
+    refusal(openai.NotFoundError, client.vector_stores.retrieve, store.id)
 
 
 CALLED = "<|channel|>commentary to=file_search.msearch <|constrain|>json<|message|>"
 SCRIPT = [
-    {
-        "when": "Shells?",
-        "say": f'{CALLED}{{"queries": ["turtle"]}}<|call|>',
-    },
+    {"when": "Shells?", "say": f'{CALLED}{{"queries": ["turtle"]}}<|call|>'},
     {"when": "[0:0] shell.txt", "say": "<|channel|>final<|message|>Bone【0:0†shell.txt】.<|return|>"},
     {"when": "More?", "say": "<|channel|>final<|message|>Still bone【0:0†shell.txt】.<|return|>"},
 ]
@@ -179,10 +162,7 @@ SCRIPT = [
 def test_a_citation_holds_over_a_restart_and_files_are_read_by_the_next_process(folder: Path) -> None:
     previous, store_id = None, ""
     for asked in ("Shells?", "More?"):
-        with (
-            Server(folder, script=SCRIPT) as server,
-            sdk_of(server) as client,
-        ):
+        with Server(folder, script=SCRIPT) as server, sdk_of(server) as client:
             if not store_id:
                 store_id = client.vector_stores.create(name="kept").id
                 client.vector_stores.files.upload_and_poll(

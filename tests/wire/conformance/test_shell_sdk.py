@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import openai
-import pytest
 from openai import OpenAI
 from openai.types import responses as types
 
 from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.laws import assert_laws
 from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sdk import refusal
 
 pytestmark = [needs_bubblewrap]
 
@@ -105,6 +105,5 @@ def test_what_a_shell_does_not_take(client: OpenAI) -> None:
         ("tools[0].environment.memory_limit", {"type": "container_auto", "memory_limit": "2g"}),
     )
     for param, environment in refused:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.responses.create(model="demo", input="x", tools=[{"type": "shell", "environment": environment}])
-        assert caught.value.param == param
+        asked = {"model": "demo", "input": "x", "tools": [{"type": "shell", "environment": environment}]}
+        assert refusal(openai.BadRequestError, client.responses.create, **asked).param == param

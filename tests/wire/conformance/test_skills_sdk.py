@@ -13,6 +13,7 @@ from openai.types import Skill
 
 from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sdk import refusal
 from tests.kit.server import Server
 from tests.kit.skills import FILES, MANIFEST, SCRIPT, inline, manifest, zipped
 
@@ -54,9 +55,7 @@ def test_a_skill_comes_as_a_zip_file_or_file_by_file(client: OpenAI, skill: Skil
     assert files_in(client.skills.content.retrieve(other.id).read()) == kept
     assert other.id in [each.id for each in client.skills.list(limit=1)], "the SDK turns the pages itself"
     assert client.skills.delete(other.id).deleted
-    with pytest.raises(openai.NotFoundError) as gone:
-        client.skills.retrieve(other.id)
-    assert gone.value.code == "skill_not_found"
+    assert refusal(openai.NotFoundError, client.skills.retrieve, other.id).code == "skill_not_found"
 
 
 def test_many_files_and_large_ones(client: OpenAI, tmp_path: Path) -> None:
@@ -64,8 +63,8 @@ def test_many_files_and_large_ones(client: OpenAI, tmp_path: Path) -> None:
     made = client.skills.create(files=folder_of(files))
     assert len(files_in(client.skills.content.retrieve(made.id).read())) == 500
     client.skills.delete(made.id)
-    with pytest.raises(openai.BadRequestError, match=r"at most 500 files|more than the 500 files"):
-        client.skills.create(files=folder_of({**files, "s/one-more": ""}))
+    more, says = folder_of({**files, "s/one-more": ""}), r"at most 500 files|more than the 500 files"
+    refusal(openai.BadRequestError, client.skills.create, files=more, match=says)
     (tmp_path / "SKILL.md").write_text(MANIFEST)
     one = client.skills.create(files=[tmp_path / "SKILL.md"])
     assert files_in(client.skills.content.retrieve(one.id).read()) == {"basic-math/SKILL.md": MANIFEST}
@@ -87,21 +86,16 @@ def test_versions(client: OpenAI) -> None:
     assert files_in(content) == {"three/SKILL.md": manifest("three")}
     gone = client.skills.versions.delete("3", skill_id=made.id)
     assert (gone.id, gone.object, gone.version, gone.deleted) == (third.id, "skill.version.deleted", "3", True)
-    with pytest.raises(openai.BadRequestError) as in_use:
-        client.skills.versions.delete("1", skill_id=made.id)
-    assert in_use.value.code == "default_version_in_use"
+    in_use = refusal(openai.BadRequestError, client.skills.versions.delete, "1", skill_id=made.id)
+    assert in_use.code == "default_version_in_use"
     for version in ("3", "7", "0", "-1", "x", "1e3", "9" * 50):
-        with pytest.raises(openai.NotFoundError) as unknown:
-            client.skills.versions.retrieve(version, skill_id=made.id)
-        assert unknown.value.code == "skill_version_not_found"
-    with pytest.raises(openai.NotFoundError):
-        client.skills.update(made.id, default_version="3")
-    with pytest.raises(openai.BadRequestError, match="default_version"):
-        client.skills.update(made.id, default_version="x")
+        unknown = refusal(openai.NotFoundError, client.skills.versions.retrieve, version, skill_id=made.id)
+        assert unknown.code == "skill_version_not_found"
+    refusal(openai.NotFoundError, client.skills.update, made.id, default_version="3")
+    refusal(openai.BadRequestError, client.skills.update, made.id, default_version="x", match="default_version")
     client.skills.versions.delete("2", skill_id=made.id)
     client.skills.versions.delete("1", skill_id=made.id)
-    with pytest.raises(openai.NotFoundError):
-        client.skills.retrieve(made.id)
+    refusal(openai.NotFoundError, client.skills.retrieve, made.id)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +113,8 @@ def test_versions(client: OpenAI) -> None:
 )
 def test_bad_bundles(client: OpenAI, files: Any, why: str) -> None:
     before = client.skills.list().data
-    with pytest.raises(openai.BadRequestError, match=why) as refused:
-        client.skills.create(files=files)
-    assert (refused.value.code, refused.value.param) == ("invalid_skill", "files")
+    refused = refusal(openai.BadRequestError, client.skills.create, files=files, match=why)
+    assert (refused.code, refused.param) == ("invalid_skill", "files")
     assert client.skills.list().data == before
 
 
@@ -174,13 +167,11 @@ def test_a_container_begins_with_skills(client: OpenAI, skill: Skill) -> None:
     assert "basic-math-" in answer.output_text
     assert "brought-" in answer.output_text
     for wrong, code in ((reference(skill, version="2"), "skill_version_not_found"), (inline(b"x"), "invalid_skill")):
-        with pytest.raises(openai.APIStatusError) as refused:
-            client.containers.create(name="c", skills=[wrong])
-        assert refused.value.code == code
-        assert str(refused.value.param).startswith("skills[0]")
-        with pytest.raises(openai.APIStatusError) as refused:
-            client.responses.create(model="demo", input="Hello", tools=tools(wrong))
-        assert refused.value.code == code
+        refused = refusal(openai.APIStatusError, client.containers.create, name="c", skills=[wrong])
+        assert refused.code == code
+        assert str(refused.param).startswith("skills[0]")
+        hello = {"model": "demo", "input": "Hello", "tools": tools(wrong)}
+        assert refusal(openai.APIStatusError, client.responses.create, **hello).code == code
     assert SCRIPT.startswith("#!")
 
 
@@ -195,9 +186,8 @@ def test_a_container_begins_with_skills(client: OpenAI, skill: Skill) -> None:
     ],
 )
 def test_wrong_fields(client: OpenAI, wrong: Any, param: str) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model="demo", input="Hello", tools=tools(wrong))
-    assert str(refused.value.param).startswith(param)
+    hello = {"model": "demo", "input": "Hello", "tools": tools(wrong)}
+    assert refusal(openai.BadRequestError, client.responses.create, **hello).param.startswith(param)
 
 
 @needs_bubblewrap
@@ -218,10 +208,7 @@ def test_a_shell_has_the_skills_that_it_names_and_brings(client: OpenAI, skill: 
     code = [{"type": "code_interpreter", "container": {"type": "auto"}}]
     shared = client.responses.create(input=LOOK, model="demo", tools=code, previous_response_id=again.id)  # type: ignore[arg-type]
     assert folders[0] in shared.output_text, "the code interpreter of the chain has the same container"
-    with pytest.raises(openai.NotFoundError) as refused:
-        client.responses.create(
-            input="Hello",
-            model="demo",
-            tools=[{"type": "shell", "environment": {**environment, "skills": [reference(skill, version="9")]}}],
-        )
-    assert refused.value.param == "tools[0].environment.skills[0].version"
+    unknown = {**environment, "skills": [reference(skill, version="9")]}
+    hello = {"model": "demo", "input": "Hello", "tools": [{"type": "shell", "environment": unknown}]}
+    refused = refusal(openai.NotFoundError, client.responses.create, **hello)
+    assert refused.param == "tools[0].environment.skills[0].version"
