@@ -189,55 +189,49 @@ def unknown_scopes(scopes: Iterable[str]) -> list[str]:
     return [scope for scope in scopes if scope not in SCOPES]
 
 
-class Unauthorized(ApiError):
+def _unauthorized(message: str) -> ApiError:
     """Who asks has no key that opens (401)."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, status=401, type="authentication_error", code="invalid_api_key")
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error."""
-        return {"www-authenticate": 'Bearer realm="respsite"'}
+    error = ApiError(message, status=401, type="authentication_error", code="invalid_api_key")
+    return error.with_headers({"www-authenticate": 'Bearer realm="respsite"'})
 
 
-def no_api_key() -> Unauthorized:
+def no_api_key() -> ApiError:
     """A request without a key."""
-    return Unauthorized(
+    return _unauthorized(
         "You didn't provide an API key. Provide one in the Authorization header, with Bearer authentication "
         "('Authorization: Bearer YOUR_KEY'). The operator of this server makes keys with 'respsite manage create_key'."
     )
 
 
-def no_admin_key() -> Unauthorized:
+def no_admin_key() -> ApiError:
     """A request without a key for what only admin keys open, also where nobody else is asked for one."""
-    return Unauthorized(
+    return _unauthorized(
         "This path needs an admin key, always: provide one in the Authorization header, with Bearer authentication "
         "('Authorization: Bearer sk-admin-...'). The operator of this server makes them with 'respsite manage "
         "create_key --admin'."
     )
 
 
-def incorrect_api_key(secret: str) -> Unauthorized:
+def incorrect_api_key(secret: str) -> ApiError:
     """A key that is unknown, expired or revoked: which of these is nobody's business."""
     # So that its owner knows which one it is, and a log gives nothing away. Characters that do not print would garble a
     # line of a log, and surrogates cannot be written at all.
     printed = "".join(each if each.isascii() and each.isprintable() else "?" for each in secret[:_MAX_SHOWN])
     shown = printed[:6] if len(secret) > _MAX_SHOWN else printed[:2]
-    return Unauthorized(
+    return _unauthorized(
         f"Incorrect API key provided: {shown}***. It is unknown here, has expired or was revoked, or its "
         "project is archived: ask the operator of this server for another one."
     )
 
 
-def key_revoked() -> Unauthorized:
+def key_revoked() -> ApiError:
     """The key that a connection was opened with opens no more."""
-    return Unauthorized("The API key of this connection was revoked or has expired. Connect again with another one.")
+    return _unauthorized("The API key of this connection was revoked or has expired. Connect again with another one.")
 
 
-def session_over() -> Unauthorized:
+def session_over() -> ApiError:
     """The session that a connection was opened with is over, or its user may no longer come in."""
-    return Unauthorized("The session of this connection is over. Sign in again, then connect again.")
+    return _unauthorized("The session of this connection is over. Sign in again, then connect again.")
 
 
 def missing_scope(*scopes: str, param: str | None = None) -> ApiError:

@@ -10,15 +10,17 @@ call; then `input[1].name` becomes `messages[4].name`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Self
 
 from typing_extensions import TypedDict
 
 JsonObject = dict[str, object]
 
 FOREIGN_SEALS = "Respsite-Foreign-Seals"  # the header that says what becomes of what was sealed elsewhere
+NO_RETRY = {"x-should-retry": "false"}  # the header that keeps SDKs from sending a request again by themselves
 REFUSE, NOTE = "refuse", "note"  # it is an error, or the model reads a note in its place
 
 
@@ -80,12 +82,19 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self._further: Mapping[str, str] = {}
 
     @property
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         # Whole seconds, and never 0: clients would come back at once.
-        return {} if self.retry_after is None else {"retry-after": str(max(1, self.retry_after))}
+        waits = {} if self.retry_after is None else {"retry-after": str(max(1, self.retry_after))}
+        return {**waits, **self._further}
+
+    def with_headers(self, headers: Mapping[str, str]) -> Self:
+        """Return this error, with further headers of its answer."""
+        self._further = headers
+        return self
 
     @property
     def helps_to_wait(self) -> bool:

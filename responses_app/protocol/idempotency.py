@@ -7,21 +7,12 @@ again, which they do by themselves.
 
 import re
 
-from responses_app.protocol.errors import ApiError, invalid_request, rate_limited
+from responses_app.protocol.errors import NO_RETRY, ApiError, conflict, invalid_request, rate_limited
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 REPLAYED = "idempotent-replayed"  # of an answer that is given once more
 MAX_KEY = 255  # characters
 _KEY = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")  # printable ASCII, without spaces at its ends
-
-
-class NoRetry(ApiError):
-    """An error that comes again at each try."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error."""
-        return {**super().headers, "x-should-retry": "false"}
 
 
 def checked_key(value: str) -> str:
@@ -84,7 +75,7 @@ def answer_deleted(object_id: str) -> ApiError:
 
 def _no_answer(message: str, *, code: str) -> ApiError:
     """Return the 409 of a request that was carried out, and whose answer cannot be given again."""
-    return NoRetry(message, status=409, type="conflict_error", code=code, param=IDEMPOTENCY_KEY)
+    return conflict(message, code=code, param=IDEMPOTENCY_KEY).with_headers(NO_RETRY)
 
 
 def too_many_keys(what: str) -> ApiError:

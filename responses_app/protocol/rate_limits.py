@@ -12,7 +12,7 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import NO_RETRY, ApiError, JsonObject
 
 _MINUTE, _DAY = 60_000, 86_400_000  # milliseconds
 _WAIT_FOR_SLOT = 1  # seconds; when a response ends nobody knows
@@ -233,11 +233,7 @@ class QuotaExceeded(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, status=429, type="insufficient_quota", code="insufficient_quota")
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error."""
-        return {"x-should-retry": "false"}
+        self.with_headers(NO_RETRY)
 
     @property
     def helps_to_wait(self) -> bool:
@@ -246,17 +242,13 @@ class QuotaExceeded(ApiError):
 
 
 class RateLimited(ApiError):
-    """A limit is reached (429)."""
+    """A limit is reached (429); SDKs do not send a request again that never fits."""
 
     def __init__(self, message: str, *, retry_after: int | None) -> None:
         super().__init__(
             message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after
         )
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error; SDKs do not send a request again that never fits."""
-        return super().headers if self.retry_after is not None else {"x-should-retry": "false"}
+        self.with_headers(NO_RETRY if retry_after is None else {})
 
 
 def rate_reached(rate: Rate, needed: int, left: float) -> RateLimited:

@@ -160,22 +160,14 @@ def unsupported_media_type(content_type: str | None, expected: str = JSON_TYPE) 
     )
 
 
-class UnsupportedEncoding(ApiError):
+def unsupported_encoding(codings: str, taken: Sequence[str]) -> ApiError:
     """A body that is compressed in a way that is not unpacked here (415); the answer's headers say which ways are."""
-
-    def __init__(self, codings: str, taken: Sequence[str]) -> None:
-        super().__init__(
-            f"Unsupported 'Content-Encoding': '{codings[:80]}'. Send the body as it is, or compressed once, with "
-            f"{', '.join(taken[:-1])} or {taken[-1]}.",
-            status=415,
-            code="unsupported_media_type",
-        )
-        self._taken = taken
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error."""
-        return {"accept-encoding": ", ".join(self._taken)}
+    return ApiError(
+        f"Unsupported 'Content-Encoding': '{codings[:80]}'. Send the body as it is, or compressed once, with "
+        f"{', '.join(taken[:-1])} or {taken[-1]}.",
+        status=415,
+        code="unsupported_media_type",
+    ).with_headers({"accept-encoding": ", ".join(taken)})
 
 
 def request_too_slow(seconds: float) -> ApiError:
@@ -216,19 +208,12 @@ def unknown_expectation(expected: str) -> ApiError:
     return ApiError(f"Unsupported 'Expect': '{expected[:80]}'. Send '100-continue', or nothing.", status=417)
 
 
-class UpgradeRequired(ApiError):
+def upgrade_required(version: str) -> ApiError:
     """A WebSocket of another version (426); the answer's headers say which one is spoken here."""
-
-    def __init__(self, version: str) -> None:
-        super().__init__(
-            f"Unsupported 'Sec-WebSocket-Version': '{version[:80]}'. This server speaks version 13 (RFC 6455).",
-            status=426,
-        )
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error."""
-        return {"upgrade": "websocket", "sec-websocket-version": "13"}
+    return ApiError(
+        f"Unsupported 'Sec-WebSocket-Version': '{version[:80]}'. This server speaks version 13 (RFC 6455).",
+        status=426,
+    ).with_headers({"upgrade": "websocket", "sec-websocket-version": "13"})
 
 
 def chunks_too_small(average: int) -> ApiError:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from responses_app.protocol.errors import ApiError, invalid_request
-from responses_app.protocol.transport import GZIP, UnsupportedEncoding, codings_in
+from responses_app.protocol.transport import GZIP, codings_in, unsupported_encoding
 
 PIECE_BYTES = 256 * 1024
 SLICE_BYTES = 8 * 1024  # of what came; behind each member the libraries copy what is left of it
@@ -142,7 +142,7 @@ def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     if not codings:
         return None
     if len(codings) > 1 or codings[0] not in DECODERS:
-        raise UnsupportedEncoding(", ".join(codings), tuple(DECODERS))
+        raise unsupported_encoding(", ".join(codings), tuple(DECODERS))
     return codings[0]
 
 

@@ -431,7 +431,9 @@ class CompletionText:
         self.tokens.extend(chunk.token_ids)
         delta = ChoiceDelta(index=self.index, text=self._begin)
         self._begin = ""
-        texts = [self._text(token) for token in chunk.token_ids]
+        spelled, is_special = self._vocabulary.token_bytes, self._vocabulary.is_special
+        # A token adds less than its own text where a character is not whole yet.
+        texts = ["" if is_special(token) else self._decoder.decode(spelled(token)) for token in chunk.token_ids]
         if self._logprobs:
             delta.logprobs = self._of_echo(chunk.prompt_logprobs) if self._echoed else logprobs_of(())
             add_logprobs(delta.logprobs, self._placed(texts, chunk.logprobs or ()))
@@ -454,12 +456,6 @@ class CompletionText:
     def _end(self, delta: ChoiceDelta, finish: FinishReason, reason: str | int | None) -> None:
         self.ended = True
         delta.finish_reason, delta.stop_reason = finish, reason
-
-    def _text(self, token: int) -> str:
-        """Return what a token adds to the text: less than its own where a character is not whole yet."""
-        if self._vocabulary.is_special(token):
-            return ""
-        return self._decoder.decode(self._vocabulary.token_bytes(token))
 
     def _of_echo(self, places: PromptLogprobs | None) -> CompletionLogprobs:
         """Return the log probabilities of the prompt. Raises `GenerationFailed` where they are not there."""

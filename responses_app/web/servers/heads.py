@@ -27,11 +27,11 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.requests import HEADER
 from responses_app.protocol.transport import (
     AnswerHeaders,
-    UpgradeRequired,
     head_too_large,
     target_too_long,
     unknown_expectation,
     unreadable,
+    upgrade_required,
 )
 from responses_app.web.bodies import ROLLOUT_BASE, Application, Message, Receive, SendMessage, answer, say
 
@@ -81,7 +81,7 @@ def handshake_problem(method: str, headers: Headers) -> ApiError | None:
         return unreadable("the handshake of a WebSocket needs 'Connection: Upgrade'; a proxy may have dropped it")
     versions = _values(headers, b"sec-websocket-version")
     if versions != [b"13"]:
-        return UpgradeRequired(b", ".join(versions).decode("latin1") or "none")
+        return upgrade_required(b", ".join(versions).decode("latin1") or "none")
     try:
         (key,) = _values(headers, b"sec-websocket-key")
         is_key = len(b64decode(key, validate=True)) == _KEY_BYTES
