@@ -115,7 +115,7 @@ _RETENTIONS = {"organization_default": None, "none": FOR_EVER, "zero_data_retent
 
 
 class NewRetention(ClientModel):
-    """The body that sets how long a project keeps what it stores; see `kit.retention`."""
+    """The body that sets how long a project keeps what it stores; see `protocol.retention`."""  # now `kit.retention`
 
     own: ClassVar = ("retention_hours",)
 
