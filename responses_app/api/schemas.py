@@ -83,8 +83,16 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
     named_schemas["CreateResponse"] = _create(fields)
     named_schemas["CompactResponse"] = _compact(fields)
     conversation = named_schemas.pop("ConversationFields")
-    named_schemas["NewConversation"] = _with_items(conversation)
-    named_schemas["ConversationChanges"] = _with_one_of_them(conversation)
+    named_schemas["NewConversation"] = {
+        **conversation,
+        "description": "A conversation that is to be, with its first items.",
+        "properties": {**conversation["properties"], "items": _or_null(_ITEMS)},
+    }
+    named_schemas["ConversationChanges"] = {
+        **conversation,
+        "description": "What is to change of a conversation.",
+        "anyOf": [{"required": [name]} for name in conversation["properties"]],
+    }
     named_schemas["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
     return dict(sorted(named_schemas.items()))
 
@@ -102,19 +110,21 @@ def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return definitions
 
 
+def _sent(description: str, schema: JsonObject, *required: str, is_named: bool = True) -> JsonObject:
+    """Return the schema of a server-sent event with such data."""
+    name: JsonObject = {"event": {"type": "string"}} if is_named else {}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    properties: JsonObject = {**name, "data": data}
+    return {"type": "object", "description": description, "properties": properties, "required": list(required)}
+
+
 _CHAT_STREAM: dict[str, Any] = {
-    "ChatServerSentEvent": {
-        "type": "object",
-        "description": "A part of a stream. The last one has `[DONE]` in the place of its data.",
-        "properties": {
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {"$ref": "#/components/schemas/ChatCompletionChunk"},
-            },
-        },
-        "required": ["data"],
-    },
+    "ChatServerSentEvent": _sent(
+        "A part of a stream. The last one has `[DONE]` in the place of its data.",
+        ref("ChatCompletionChunk"),
+        "data",
+        is_named=False,
+    )
 }
 
 
@@ -181,24 +191,17 @@ def _messages_requests(definitions: dict[str, Any], messages: Iterable[type[Base
     return {**requests, "MessagesMessage": {"anyOf": [ref(each.__name__) for each in messages]}}
 
 
+def _type_is(*kinds: str) -> JsonObject:
+    kind: JsonObject = {"type": "string", "enum": list(kinds)}
+    return {"type": "object", "properties": {"type": kind}, "required": ["type"]}
+
+
 _MESSAGES_STREAM: dict[str, Any] = {
-    "MessagesServerSentEvent": {
-        "type": "object",
-        "description": "A part of a stream, which is called as its data says. The last one is `message_stop`.",
-        "properties": {
-            "event": {"type": "string"},
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": {
-                    "type": "object",
-                    "properties": {"type": {"type": "string", "enum": list(EVENT_TYPES)}},
-                    "required": ["type"],
-                },
-            },
-        },
-        "required": ["event", "data"],
-    },
+    "MessagesServerSentEvent": _sent(
+        "A part of a stream, which is called as its data says. The last one is `message_stop`.",
+        _type_is(*EVENT_TYPES),
+        *("event", "data"),
+    )
 }
 _TOOLS = ("NestedFunctionTool", "NestedCustomTool")
 _NAMED: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -272,18 +275,6 @@ def _compact(fields: dict[str, Any]) -> JsonObject:
 _ITEMS: JsonObject = {"type": "array", "items": ref("InputItem"), "maxItems": MAX_ITEMS}
 
 
-def _with_items(conversation: dict[str, Any]) -> JsonObject:
-    description = "A conversation that is to be, with its first items."
-    properties = {**conversation["properties"], "items": _or_null(_ITEMS)}
-    return {**conversation, "description": description, "properties": properties}
-
-
-def _with_one_of_them(conversation: dict[str, Any]) -> JsonObject:
-    description = "What is to change of a conversation."
-    needed: list[JsonObject] = [{"required": [name]} for name in conversation["properties"]]
-    return {**conversation, "description": description, "anyOf": needed}
-
-
 def _tools(definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schemas of tools, by their names, made of those of what tools hold.
 
@@ -317,11 +308,6 @@ def _nested(kind: str, schema: str) -> JsonObject:
     return {**of_type, "properties": properties, "required": [*of_type["required"], kind]}
 
 
-def _type_is(*kinds: str) -> JsonObject:
-    kind: JsonObject = {"type": "string", "enum": list(kinds)}
-    return {"type": "object", "properties": {"type": kind}, "required": ["type"]}
-
-
 _DESCRIBED = ("function", "custom", "namespace", "mcp")
 _BY_TYPE = [kind for kind in (*CLIENT_TOOLS, *RUN_BY_SERVER) if kind not in _DESCRIBED]
 _CREATE: dict[str, Any] = {
@@ -335,19 +321,11 @@ _CREATE: dict[str, Any] = {
     },
 }
 _STREAM: dict[str, Any] = {
-    "ServerSentEvent": {
-        "type": "object",
-        "description": "An event of a stream. The last one has no name, and `[DONE]` in the place of its data.",
-        "properties": {
-            "event": {"type": "string"},
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": ref("ResponseStreamEvent"),
-            },
-        },
-        "required": ["data"],
-    },
+    "ServerSentEvent": _sent(
+        "An event of a stream. The last one has no name, and `[DONE]` in the place of its data.",
+        ref("ResponseStreamEvent"),
+        "data",
+    ),
     "ResponseStreamEvent": {
         "type": "object",
         "description": "The data of an event. A dialect may have other types beside and in the place of these.",

@@ -15,7 +15,7 @@ import pytest
 
 from responses_app.extensions.containers.egress.settings import Reachable
 from responses_app.protocol.events.dialects import parse_dialect
-from responses_app.protocol.files.networks import Domain
+from responses_app.protocol.files.containers import Domain
 from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import (

@@ -28,7 +28,7 @@ from responses_app.protocol.fields import (
     validate,
     wrong_type,
 )
-from responses_app.protocol.files.networks import without_values
+from responses_app.protocol.files.containers import without_values
 from responses_app.protocol.items.calls import CLIENT_KINDS, MAX_NAME, NAME, called_name
 from responses_app.protocol.items.compaction import Compacted
 from responses_app.protocol.items.spelling import canonical

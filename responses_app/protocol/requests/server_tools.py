@@ -20,8 +20,7 @@ from pydantic import Field, StringConstraints
 from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
-from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell
-from responses_app.protocol.files.networks import secret_values
+from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, secret_values
 from responses_app.protocol.files.searches import DEFAULT_RESULTS, MAX_RESULTS, Filter, RankingOptions
 from responses_app.protocol.items.calls import is_hosted_shell
 from responses_app.protocol.items.client_tools import by_model, by_programs, is_search_of_server

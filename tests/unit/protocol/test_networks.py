@@ -6,8 +6,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import noting
-from responses_app.protocol.files.containers import parse_container
-from responses_app.protocol.files.networks import Domain
+from responses_app.protocol.files.containers import Domain, parse_container
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.requests.server_tools import parse_server_tool, private_fields, private_key
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine import orjson
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.networks import Domain, NetworkPolicy
+from responses_app.protocol.files.containers import Domain, NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True)

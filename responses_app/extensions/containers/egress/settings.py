@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from responses_app.protocol.files.networks import DOMAIN_WANTED, Domain
+from responses_app.protocol.files.containers import DOMAIN_WANTED, Domain
 from responses_app.protocol.setting import MIB, RoomSettings, setting, whole
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts, hosts
 
