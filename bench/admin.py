@@ -66,8 +66,7 @@ def _on(bench: Bench, kind: str) -> Iterator[Result]:
 def medians(bench: Bench, browser: httpx.Client, pages: dict[str, str]) -> dict[str, float]:
     """Return how long each of these pages takes, in milliseconds."""
     times: dict[str, list[float]] = {name: [] for name in pages}
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         for name, path in pages.items():
             began = time.perf_counter()
             browser.get(path).raise_for_status()

@@ -8,7 +8,7 @@ from statistics import median
 import httpx
 
 from bench.client import post
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import OURS, Bench, BenchServer
 
 TURNS = 43
@@ -25,11 +25,10 @@ WORDS = PROMPT_TOKENS // TURNS - SAMPLED_TOKENS // TURNS - 8  # about a token ea
 def agents(bench: Bench) -> Iterator[Result]:
     """What a turn of an agent costs in a roll-out, over one that nobody records."""
     recorded, plain, usage = asyncio.run(_agents(bench))
-    ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
     extra = usage["bytes"] - 3 * usage["prompt_tokens"]
     yield Result(
         what=f"CPU a turn, {TURNS} turns with up to {PROMPT_TOKENS:,} tokens, recorded / not recorded",
-        measured=median(ratios),
+        measured=ratio(recorded, plain),
         target=COST_TARGET,
         details={
             "recorded ms": median(recorded) * 1e3,

@@ -9,7 +9,7 @@ from statistics import median
 import aiohttp
 import httpx
 
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import Bench, BenchServer
 
 LINES, ROUNDS = 400, 5
@@ -30,8 +30,7 @@ def _cost(bench: Bench, server: BenchServer) -> Result:
     model = httpx.get(f"{server.base_url}/models", timeout=30).json()["data"][0]["id"]
     body = {**BODY, "model": model}
     alone, lines = list[float](), list[float]()
-    for number in range(ROUNDS + 1):
-        bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+    for number in bench.report.rounds(ROUNDS, warm_up=True):
         cpu = server.cpu_seconds()
         asyncio.run(_alone(server, body))
         time.sleep(0.2)
@@ -43,7 +42,7 @@ def _cost(bench: Bench, server: BenchServer) -> Result:
             lines.append((server.cpu_seconds() - between) / LINES * 1e6)
     return Result(
         what="a line of a batch / the same response alone, CPU, SQLite",
-        measured=median(one / other for one, other in zip(lines, alone, strict=True)),
+        measured=ratio(lines, alone),
         target=0.9,
         details={"line µs": median(lines), "alone µs": median(alone)},
     )

@@ -6,7 +6,7 @@ from statistics import median
 
 from openai_harmony import Conversation, HarmonyEncodingName, Message, Role, SystemContent, load_harmony_encoding
 
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import Bench
 from engine.formats.base import Tokens
 from engine.formats.harmony.format import HarmonyFormat
@@ -43,13 +43,12 @@ def continue_chain(bench: Bench) -> Iterator[Result]:
     tokens = list(continued())
     assert tokens == rendered(), "a continued chain is to give the same tokens as a full render"
     fronts, fulls = [], []
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         fronts.append(_seconds(continued))
         fulls.append(_seconds(rendered))
     yield Result(
         what=f"front-end work to continue a chain of {MESSAGES:,} messages / full render",
-        measured=median(front / full for front, full in zip(fronts, fulls, strict=True)),
+        measured=ratio(fronts, fulls),
         target=0.02,
         details={"continue ms": median(fronts) * 1e3, "full ms": median(fulls) * 1e3, "tokens": len(tokens)},
     )

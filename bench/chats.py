@@ -4,11 +4,10 @@ import asyncio
 import json
 from collections.abc import Iterator
 from functools import partial
-from statistics import median
 
 from bench.client import post
 from bench.events import CONNECTIONS, Samples, interleaved
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import OURS, Bench, BenchServer
 
 RESPONSE = json.dumps({"input": "go", "stream": True, "store": False}).encode()
@@ -44,7 +43,7 @@ def _beside(bench: Bench, title: str, unit: str, path: str, body: bytes) -> Resu
     response, other = asyncio.run(_sides(bench, path, body))
     return Result(
         what=f"{title}, {CONNECTIONS} streams at once, CPU per {unit} / per event of a response",
-        measured=median(ours / theirs for ours, theirs in zip(other.cpu, response.cpu, strict=True)),
+        measured=ratio(other.cpu, response.cpu),
         target=1.1,
         details={f"{unit} µs": other.cpu_us, "event µs": response.cpu_us},
     )

@@ -5,6 +5,7 @@ import json
 import struct
 import time
 from collections.abc import Sequence
+from typing import Self
 
 COMPLETED = b'{"type":"response.completed"'
 BROKEN = (b'{"type":"error"', b'{"type":"response.failed"', b'{"type":"response.incomplete"')
@@ -44,7 +45,7 @@ class WebSocket(asyncio.Protocol):
         self.recorded: list[str] | None = None
 
     @classmethod
-    async def connect(cls, port: int, path: str = "/v1/responses") -> "WebSocket":
+    async def connect(cls, port: int, path: str = "/v1/responses") -> Self:
         """Open a connection; returns after the handshake."""
         _, socket = await asyncio.get_running_loop().create_connection(lambda: cls(path, port), "127.0.0.1", port)
         await asyncio.wait_for(socket.opened, TIMEOUT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from bench.client import WebSocket, create, post
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import BARE, LANES, ONE_PER_TURN, OURS, Bench, BenchServer
 from tests.kit.server import Server
 
@@ -54,8 +54,7 @@ async def measured_round(server: Server, round_: Round, samples: Samples | None)
 async def interleaved(bench: Bench, pairs: Sequence[tuple[Server, Round]], rounds: int = ROUNDS) -> list[Samples]:
     """Run the rounds of all configurations in turn, the first one first every other time, after a warm-up of each."""
     samples = [Samples() for _ in pairs]
-    for number in range(rounds + 1):
-        bench.report.step(f"round {number} of {rounds}" if number else "warm-up")
+    for number in bench.report.rounds(rounds, warm_up=True):
         turn = list(zip(pairs, samples, strict=True))
         for (server, round_), kept in turn if number % 2 else reversed(turn):
             await measured_round(server, round_, kept if number else None)
@@ -119,13 +118,13 @@ def websocket_events(bench: Bench) -> Iterator[Result]:
     details = {"whole µs": whole.cpu_us, "same frames µs": sender.cpu_us, "of it the scripted engine alone": engine}
     yield Result(
         what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, whole / ready-made frames",
-        measured=median(ours / theirs for ours, theirs in zip(whole.cpu, sender.cpu, strict=True)),
+        measured=ratio(whole.cpu, sender.cpu),
         target=1.2,
         details={**details, "events/s": 1e6 / median(whole.wall)},
     )
     yield Result(
         what=f"time to first event, {CONNECTIONS} open WebSockets bursting / ready-made frames",
-        measured=median(ours / theirs for ours, theirs in zip(whole.first, sender.first, strict=True)),
+        measured=ratio(whole.first, sender.first),
         target=2.0,
         details={"whole ms": whole.first_ms, "same frames ms": sender.first_ms},
     )
@@ -159,10 +158,9 @@ async def _engine_alone(bench: Bench) -> float:
 def lanes(bench: Bench) -> Iterator[Result]:
     """What it saves to write the frames of a loop turn together."""
     together, apart = asyncio.run(_lanes(bench))
-    ratios = [ours / theirs for ours, theirs in zip(together.cpu, apart.cpu, strict=True)]
     yield Result(
         what=f"CPU per event, {LANES} lanes of one socket, a turn's frames together / one per turn",
-        measured=median(ratios),
+        measured=ratio(together.cpu, apart.cpu),
         target=0.6,
         details={"together µs": together.cpu_us, "one per turn µs": apart.cpu_us},
     )
@@ -185,13 +183,11 @@ async def _posts(server: BenchServer) -> tuple[int, list[float]]:
 def sse(bench: Bench) -> Iterator[Result]:
     """Server-sent events beside the same events from a bare Django view, which yields one after the other."""
     ours, bare = asyncio.run(_sse(bench))
-    ratios = [mine / theirs for mine, theirs in zip(ours.cpu, bare.cpu, strict=True)]
-    walls = [mine / theirs for mine, theirs in zip(ours.wall, bare.wall, strict=True)]
     yield Result(
         what=f"SSE, {CONNECTIONS} at once, CPU per event / bare Django StreamingHttpResponse",
-        measured=median(ratios),
+        measured=ratio(ours.cpu, bare.cpu),
         target=1.2,
-        details={"ours µs": ours.cpu_us, "bare µs": bare.cpu_us, "wall ratio": median(walls)},
+        details={"ours µs": ours.cpu_us, "bare µs": bare.cpu_us, "wall ratio": ratio(ours.wall, bare.wall)},
     )
 
 

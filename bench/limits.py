@@ -100,8 +100,7 @@ async def _measure(bench: Bench, url: str) -> tuple[dict[int, list[float]], floa
     costs: dict[int, list[float]] = {count: [] for count in AT_ONCE}
     calls = 0.0
     async with Redis.from_url(url) as client:
-        for number in range(ROUNDS + 1):
-            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+        for number in bench.report.rounds(ROUNDS, warm_up=True):
             for count, kept in costs.items():
                 before, cpu = await _scripts(client), time.process_time()
                 await asyncio.gather(*(_ask(door, rates, REQUESTS // count) for _ in range(count)))

@@ -191,8 +191,7 @@ def heavy(bench: Bench) -> Iterator[Result]:
         before = server.memory_bytes()
         server.forget_peak()
         after = []
-        for number in range(LARGE_ROUNDS):
-            bench.report.step(f"round {number + 1} of {LARGE_ROUNDS}")
+        for _ in bench.report.rounds(LARGE_ROUNDS):
             asyncio.run(_ask_all(server.port))
             after.append(server.memory_bytes())
         peak = server.peak_memory_bytes()

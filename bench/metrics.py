@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from bench.events import CONNECTIONS, bursts
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import Bench
 from responses_app.observing.metrics import Metrics, Outcome
 
@@ -46,7 +46,7 @@ def metrics(bench: Bench) -> Iterator[Result]:
     )
     yield Result(
         what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, with metrics / METRICS=off",
-        measured=median(mine / theirs for mine, theirs in zip(on, off, strict=True)),
+        measured=ratio(on, off),
         details={"with µs": median(on), "without µs": median(off)},
     )
 
@@ -75,11 +75,6 @@ def _cost_us(do: Callable[[], None]) -> float:
 async def _servers(bench: Bench) -> tuple[list[float], list[float]]:
     settings = {"on": {}, "off": {"metrics": "off"}}
     servers = [bench.fresh_server(name=f"metrics-{name}", **each) for name, each in settings.items()]
-    for server in servers:
-        server.start()
-    try:
+    with servers[0], servers[1]:
         on, off = await bursts(bench, servers, rounds=ROUNDS)
-    finally:
-        for server in servers:
-            server.stop()
     return on.cpu, off.cpu

@@ -62,17 +62,15 @@ def paced(bench: Bench) -> Iterator[Result]:
 
 async def _paced(bench: Bench, server: BenchServer) -> tuple[list[float], list[float], list[float], list[float]]:
     sockets = [await PacedSocket.connect(server.port) for _ in range(STREAMS)]
-    assert all(isinstance(socket, PacedSocket) for socket in sockets)
     rates, gaps, costs, events = [], [], [], []
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         cpu, began = server.cpu_seconds(), time.perf_counter()
         for socket in sockets:
-            socket.begin()  # type: ignore[attr-defined]
+            socket.begin()
         await asyncio.gather(*(socket.done for socket in sockets))
         wall = time.perf_counter() - began
-        tokens = sum(socket.tokens for socket in sockets)  # type: ignore[attr-defined]
-        silences = sorted(gap for socket in sockets for gap in socket.gaps)  # type: ignore[attr-defined]
+        tokens = sum(socket.tokens for socket in sockets)
+        silences = sorted(gap for socket in sockets for gap in socket.gaps)
         rates.append(tokens / wall)
         gaps.append(silences[len(silences) * 99 // 100])
         costs.append((server.cpu_seconds() - cpu) / tokens * 1e6)

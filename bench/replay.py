@@ -40,8 +40,7 @@ async def _replay(bench: Bench) -> tuple[list[float], int]:
         reading.take()
     reading.leave()
     seconds, size = [], 0
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         began = time.process_time()
         reader = await site.responses.follow("default", reading.run.response_id)
         response = await event_stream(reader, ping_seconds=0)
@@ -77,8 +76,7 @@ async def _cold(bench: Bench, alias: str) -> tuple[list[float], list[float]]:
     await reading.to_the_end()
     reading.leave()
     costs, written = [], []
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         other = Site(store=store)
         began = time.process_time()
         reader = await other.responses.follow("default", reading.run.response_id)

@@ -44,8 +44,7 @@ def replicas(bench: Bench) -> Iterator[Result]:
 async def _streams(
     server: BenchServer, lost: VllmProcess, lose: Callable[[VllmProcess], None]
 ) -> tuple[list[PacedSocket], int]:
-    sockets = [await PacedSocket.connect(server.port) for _ in range(STREAMS)]
-    paced = [socket for socket in sockets if isinstance(socket, PacedSocket)]
+    paced = [await PacedSocket.connect(server.port) for _ in range(STREAMS)]
     for socket in paced:
         socket.begin()
     await eventually(lambda: all(len(socket.gaps) > 5 for socket in paced), timeout=60)

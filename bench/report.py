@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -50,10 +50,15 @@ def beside(
     """
     return Result(
         what=f"{what} / {yardstick}",
-        measured=median(own / other for own, other in zip(measured, its, strict=True)),
+        measured=ratio(measured, its),
         target=target,
         details={unit: median(measured), f"yardstick {unit}": median(its), **(details or {})},
     )
+
+
+def ratio(measured: Iterable[float], its: Iterable[float]) -> float:
+    """Return the median of the rounds' ratios."""
+    return median(own / other for own, other in zip(measured, its, strict=True))
 
 
 class Report:
@@ -81,6 +86,12 @@ class Report:
             print(f"\r{text:<100.100}", end="", flush=True)
         elif doing == "starting":
             print(text, flush=True)
+
+    def rounds(self, count: int, *, warm_up: bool = False) -> Iterator[int]:
+        """Yield the number of each round, and say that it begins; round 0 is a warm-up."""
+        for number in range(0 if warm_up else 1, count + 1):
+            self.step(f"round {number} of {count}" if number else "warm-up")
+            yield number
 
     def add(self, result: Result) -> None:
         """Print a row, and under it the numbers it was made from."""

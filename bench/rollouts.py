@@ -8,7 +8,7 @@ from statistics import median
 import httpx
 
 from bench.client import post
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import OURS, Bench, BenchServer
 from tests.kit.fake_vllm import MODEL
 from tests.kit.vllm_process import VllmProcess
@@ -36,11 +36,10 @@ def rollouts(bench: Bench) -> Iterator[Result]:
         wired = bench.fresh_server(OURS, "rollouts-vllm", engine="vllm-server", engine_url=vllm.url, model=MODEL)
         for engine, server in {"the scripted engine": scripted, "vLLM's wire": wired}.items():
             recorded, plain, size = asyncio.run(_rollouts(bench, server))
-            ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
             results.append(
                 Result(
                     what=f"CPU a token, {STREAMS} streams of {engine}, recorded / not recorded",
-                    measured=median(ratios),
+                    measured=ratio(recorded, plain),
                     target=COST_TARGET,
                     details={"recorded µs": median(recorded), "plain µs": median(plain)},
                 )

@@ -42,8 +42,7 @@ def sealing(bench: Bench) -> Iterator[Result]:
     text = encode_text(_TEXT)
     said = [*_thought(text[:THOUGHT]), *_NEXT, *encode_harmony("<|channel|>final<|message|>"), *text[:ANSWER], RETURN]
     costs = []
-    for number in range(ROUNDS):
-        bench.report.step(f"round {number + 1} of {ROUNDS}")
+    for _ in bench.report.rounds(ROUNDS):
         costs.append(_seconds(said, sealed=True) - _seconds(said, sealed=False))
     yield Result(
         what=f"to seal a response of {len(said):,} tokens, {THOUGHT} of them a thought",
@@ -68,8 +67,7 @@ def sealed_replay(bench: Bench) -> Iterator[Result]:
         sent += [*asked, *({name: value for name, value in item.items() if name != "content"} for item in items)]
     wanted = new_link(None, response_id="r", started_on="", messages=chain).prompt_tokens()
     seconds = []
-    for number in range(ROUNDS // 10):
-        bench.report.step(f"round {number + 1} of {ROUNDS // 10}")
+    for _ in bench.report.rounds(ROUNDS // 10):
         began = time.perf_counter()
         messages = _read(sent)
         seconds.append(time.perf_counter() - began)

@@ -9,7 +9,7 @@ from statistics import median
 
 from PIL import Image
 
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import OURS, Bench, BenchServer
 from tests.kit.pictures import data_url
 
@@ -23,8 +23,7 @@ def seeing(bench: Bench) -> Iterator[Result]:
     first: dict[bool, list[float]] = {True: [], False: []}
     later: dict[bool, list[float]] = {True: [], False: []}
     with bench.fresh_server(OURS, "seeing", engine_options=json.dumps({"sees": True})) as server:
-        for number in range(ROUNDS + 1):
-            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+        for number in bench.report.rounds(ROUNDS, warm_up=True):
             for shows in (True, False):
                 began, went_on = _conversation(server, shows=shows)
                 if number:
@@ -38,7 +37,7 @@ def seeing(bench: Bench) -> Iterator[Result]:
     )
     yield Result(
         what=f"CPU of {TURNS} later turns of it / of a text's",
-        measured=median(image / text for image, text in zip(later[True], later[False], strict=True)),
+        measured=ratio(later[True], later[False]),
         target=1.1,
         details={"image ms": median(later[True]) / TURNS * 1e3, "text ms": median(later[False]) / TURNS * 1e3},
     )

@@ -116,8 +116,7 @@ class Bench:
         Both in turn, so that what else the machine does is in both, and after a warm-up (round 0).
         """
         costs: dict[bool, list[float]] = {True: [], False: []}
-        for number in range(rounds + 1):
-            self.report.step(f"round {number} of {rounds}" if number else "warm-up")
+        for number in self.report.rounds(rounds, warm_up=True):
             for way, kept in costs.items():
                 cpu = server.cpu_seconds()
                 await run(number, way)

@@ -156,8 +156,7 @@ async def _costs(
     costs: dict[bool, list[float]] = {True: [], False: []}
     commits: list[float] = []
     yardstick = None
-    for number in range(ROUNDS + 1):
-        bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+    for number in bench.report.rounds(ROUNDS, warm_up=True):
         for stored, kept in costs.items():
             cpu = server.cpu_seconds()
             for socket in sockets:

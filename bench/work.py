@@ -31,8 +31,7 @@ def opening(bench: Bench) -> Iterator[Result]:
 async def _opening(bench: Bench) -> tuple[list[float], list[float]]:
     """Return milliseconds of CPU of each round, of our server and of a bare one."""
     costs: dict[str, list[float]] = {OURS: [], BARE: []}
-    for number in range(ROUNDS + 1):
-        bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+    for number in bench.report.rounds(ROUNDS, warm_up=True):
         for application, kept in costs.items():
             cost = await _opened(bench.server(application))
             kept += [cost] if number else []

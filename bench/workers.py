@@ -15,7 +15,7 @@ import httpx
 from redis.asyncio import Redis
 
 from bench.events import CONNECTIONS, bursts
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
 from responses_app.limits.ledger import Ask, Hold
 from responses_app.limits.rates import ConnectionLimit
@@ -58,22 +58,16 @@ def workers(bench: Bench) -> Iterator[Result]:
         many, one = asyncio.run(_workers(bench, redis.url))
     yield Result(
         what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, {MANY} workers / 1",
-        measured=median(mine / theirs for mine, theirs in zip(many, one, strict=True)),
+        measured=ratio(many, one),
         target=1.1,
         details={f"{MANY} workers µs": median(many), "1 worker µs": median(one)},
     )
 
 
 async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[float]]:
-    one_alone = bench.fresh_server(name="worker", redis_url=redis_url)
-    servers = [Workers(bench.folder / "workers", redis_url), one_alone]
-    try:
-        for server in servers:
-            server.start()
-        many, one = await bursts(bench, servers, rounds=ROUNDS)
-    finally:
-        for server in servers:
-            server.stop()
+    alone = bench.fresh_server(name="worker", redis_url=redis_url)
+    with Workers(bench.folder / "workers", redis_url) as several, alone:
+        many, one = await bursts(bench, [several, alone], rounds=ROUNDS)
     return many.cpu, one.cpu
 
 

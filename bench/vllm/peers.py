@@ -130,8 +130,7 @@ async def _measure(bench: Bench, contenders: dict[str, Contender]) -> dict[tuple
     measured: dict[tuple[str, int], dict[str, Measured]] = defaultdict(lambda: defaultdict(Measured))
     headers = {"authorization": f"Bearer {KEY}"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
-        for turn in range(ROUNDS + 1):
-            bench.report.step(f"round {turn} of {ROUNDS}" if turn else "warm-up")
+        for turn in bench.report.rounds(ROUNDS, warm_up=True):
             for name, api in APIS.items():
                 for level in LEVELS:
                     for who, contender in contenders.items():

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.report import Result
+from bench.report import Result, ratio
 from bench.vllm.client import Answer, http, post, wake
 from bench.vllm.cores import load_in_its_place
 from bench.vllm.servers import Bench, Contender
@@ -48,7 +48,7 @@ def workers(bench: Bench) -> Iterator[Result]:
         theirs, ours = asyncio.run(_measure(bench, contenders, number))
     yield Result(
         what=f"CPU per token, {number} SSE streams, 2 workers on one engine core / vLLM's 2 API servers",
-        measured=_ratio(ours.cpu, theirs.cpu),
+        measured=ratio(ours.cpu, theirs.cpu),
         target=1.0,
         details={
             "ours s per 1,000": median(ours.cpu),
@@ -96,7 +96,7 @@ def _costs(number: int, samples: Sequence[Samples]) -> Iterator[Result]:
     for name, (ours, target) in targets.items():
         yield Result(
             what=f"CPU per token, {number} SSE streams, ours {name} / vLLM's own",
-            measured=_ratio(ours.cpu, own.cpu),
+            measured=ratio(ours.cpu, own.cpu),
             target=target if number > 1 else None,
             details={
                 "ours s per 1,000": median(ours.cpu),
@@ -114,17 +114,13 @@ def _times(number: int, samples: Sequence[Samples]) -> Iterator[Result]:
     for name, ours in {"in process": in_process, "by server": by_server}.items():
         yield Result(
             what=f"time to first delta, {number} SSE streams, ours {name} / vLLM's own (information)",
-            measured=_ratio(ours.first, own.first),
+            measured=ratio(ours.first, own.first),
             details={
                 "ours ms": median(ours.first),
                 "vLLM's own": median(own.first),
                 "whole response ms": median(ours.total),
                 "vLLM's own whole": median(own.total),
-                "ratio of the whole": _ratio(ours.total, own.total),
+                "ratio of the whole": ratio(ours.total, own.total),
                 "N": len(ours.first),
             },
         )
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    return median(mine / other for mine, other in zip(ours, theirs, strict=True))

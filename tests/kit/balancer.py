@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 
 from tests.kit.server import Server
 
@@ -23,9 +22,7 @@ class Balancer:
         self.port = int(self._listener.sockets[0].getsockname()[1])
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Cut what is still open."""
         self._listener.close()
         for task in self._carrying:

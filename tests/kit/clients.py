@@ -6,7 +6,6 @@ import re
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -57,9 +56,7 @@ class Socket:
     async def __aenter__(self) -> "Socket":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.raw.close()
 
     async def send(self, frame: object) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import aiohttp
@@ -45,9 +44,7 @@ class EngineRelay:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._runner.cleanup()
         await self._http.close()
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import re
-from types import TracebackType
 
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
@@ -32,9 +31,7 @@ class Wiretap:
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Wait for the connections' ends too: clients are to be gone."""
         self._listener.close()
         await self._listener.wait_closed()
