@@ -24,7 +24,6 @@ from responses_app.web.servers.inflow import FrameRules
 
 @cache
 def recorded() -> dict[str, list[str]]:
-    """Return what is to be sent."""
     return json.loads(Path(os.environ["BENCH_FRAMES"]).read_text())
 
 

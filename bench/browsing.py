@@ -35,7 +35,6 @@ def browsing(bench: Bench) -> Iterator[Result]:
 
 
 def page() -> bytes:
-    """Return a page as encyclopedias have them."""
     parts = ["<html><head><title>On turtles</title></head><body><nav>"]
     parts += [f"<a href='/menu/{number}'>Menu {number}</a> " for number in range(60)]
     parts.append("</nav><main>")

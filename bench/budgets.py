@@ -59,7 +59,6 @@ class Budget:
 
 
 def read(file: Path = FILE) -> list[Budget]:
-    """Return all budgets."""
     rows: dict[str, dict[str, float | None]] = json.loads(file.read_text())
     return [Budget(name, row["budget"] or 0, row["held"]) for name, row in rows.items()]
 

@@ -48,7 +48,6 @@ Told = Mapping[str, Mapping[str, Any]]  # what the program told as JSON, by the 
 
 
 def page(told: Told, environment: Mapping[str, str]) -> str:
-    """Return the page."""
     introduction = INTRODUCTION.format_map(environment)
     others = [f"### {who}\n\n{_not_passed(told[who], ('failed',))}" for who in told if who != OURS]
     parts = [

@@ -57,12 +57,10 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Its syntax tree."""
         return ast.parse(self.text, str(self.path))
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of its tree."""
         return list(ast.walk(self.tree))
 
 
@@ -218,7 +216,6 @@ def _docstring_lines(module: Module) -> set[int]:
 
 
 def functions(modules: Iterable[Module]) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return all functions and methods."""
     return [node for each in modules for node in each.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
@@ -254,7 +251,6 @@ def twice(modules: Iterable[Module]) -> list[str]:
 
 
 def import_lines(modules: Iterable[Module]) -> int:
-    """Return how many lines imports take."""
     nodes = (node for each in modules for node in each.nodes if isinstance(node, ast.Import | ast.ImportFrom))
     return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes)
 

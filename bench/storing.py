@@ -67,7 +67,6 @@ class Database:
         return str(self._connection.execute(newest).fetchone()[0])
 
     def insert(self, table: str, row: Row) -> Statement:
-        """Return what puts a row in."""
         marks = ", ".join([self._mark] * len(row))
         return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", row
 

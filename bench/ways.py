@@ -83,7 +83,6 @@ class Counter:
 
     @property
     def modules(self) -> int:
-        """In how many modules they lie."""
         return len({frame.f_code.co_filename for frame in self._frames})
 
     def details(self) -> Iterator[str]:

@@ -24,7 +24,6 @@ class Taken:
 
     @property
     def slowest(self) -> float:
-        """The longest of all."""
         return max(max(times) for times in self.times.values())
 
     @property

@@ -64,7 +64,6 @@ class Template:
 
     @classmethod
     def read(cls, connection: Connection, response_id: str, parent: str = "") -> "Template":
-        """Read what is stored of a response."""
         lines: dict[str, list[bytes]] = {}
         columns = {table: columns_of(connection, table) for table in TABLES}
         for table, key in TABLES.items():

@@ -31,7 +31,6 @@ class RoundRobin:
         self._asked = 0
 
     def choose(self, request: Request, loads: Mapping[str, int]) -> str:
-        """Return the next one."""
         self._asked += 1
         return list(loads)[self._asked % len(loads)]
 
@@ -66,7 +65,6 @@ class Ours:
         self._workers: dict[int, int] = {}  # by `id` of a request
 
     def choose(self, request: Request, loads: Mapping[str, int]) -> str:
-        """Ask it."""
         worker = crc32(request.session.encode()) % len(self.choices)
         if self._chance.random() < ELSEWHERE:
             worker = self._chance.randrange(len(self.choices))

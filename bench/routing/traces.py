@@ -83,7 +83,6 @@ class Session:
 
 
 def session(seed: object) -> Session:
-    """Return the session of a seed."""
     chance = random.Random(str(seed))
     harness = chance.randrange(len(HARNESSES))
     own, of_agents = HARNESSES[harness]

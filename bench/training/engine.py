@@ -108,7 +108,6 @@ def turn_of(request_id: str, prompt: Sequence[int]) -> list[int]:
 
 
 def _turn(response_id: str, *, is_last: bool) -> list[int]:
-    """Return a whole turn of a response."""
     chance = random.Random(response_id)
 
     def said(count: int) -> list[int]:

@@ -45,17 +45,14 @@ class Trace:
 
     @property
     def kind(self) -> str:
-        """Which harness it is."""
         return KINDS[self.number % len(KINDS)]
 
     @property
     def name(self) -> str:
-        """Its id."""
         return f"run-{self.number:06}"
 
     @property
     def group(self) -> str:
-        """Its task."""
         return f"task-{self.number // GROUP:05}"
 
     @property

@@ -41,7 +41,6 @@ class Diary(Report):
     """Says every step, in a line of its own where this is not a terminal: a step may take a minute."""
 
     def step(self, doing: str) -> None:
-        """Say how far it is."""
         if self._live:
             super().step(doing)
         else:

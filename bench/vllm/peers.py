@@ -56,7 +56,6 @@ class Steps(Report):
         self._current = "bench-peers"
 
     def step(self, doing: str) -> None:
-        """Say how far it is."""
         print(f"… {doing}", file=sys.stderr, flush=True)
 
 

@@ -11,7 +11,6 @@ from tests.kit.closed import ClosedServer, bearer
 
 @pytest.fixture(scope="module")
 def admin(closed: ClosedServer) -> str:
-    """An admin key."""
     return closed.new_key("--admin", "--name", "first")
 
 

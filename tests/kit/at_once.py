@@ -59,7 +59,6 @@ class Reporter:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--at-once`."""
     parser.addoption("--at-once", type=int, default=1, metavar="N", help="run tests in N processes, file by file")
 
 

@@ -52,7 +52,6 @@ async def begin(http: httpx.AsyncClient, text: str, **fields: object) -> Frame:
 
 
 async def get(http: httpx.AsyncClient, response_id: str) -> Frame:
-    """Return a response."""
     answer = await http.get(f"/responses/{response_id}")
     assert answer.status_code == 200, answer.text
     response: Frame = answer.json()

@@ -13,7 +13,6 @@ SECONDS = 60.0  # bound of every wait for a batch
 
 
 def line(custom_id: str, url: str = "/v1/responses", /, **body: object) -> dict[str, Any]:
-    """Return a line of an input."""
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "demo", **body}}
 
 
@@ -28,13 +27,11 @@ def uploaded(client: OpenAI, lines: Iterable[object]) -> str:
 
 
 def batch_of(client: OpenAI, lines: Iterable[object], endpoint: str = "/v1/responses", **fields: Any) -> Batch:
-    """Create a batch of these lines."""
     fields["endpoint"] = endpoint
     return client.batches.create(completion_window="24h", input_file_id=uploaded(client, lines), **fields)
 
 
 def has_ended(batch: Batch) -> bool:
-    """Whether a batch has ended."""
     return batch.status in ("failed", "completed", "expired", "cancelled")
 
 

@@ -43,7 +43,6 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")  # and no longer: tests with an event loop may come behind
 def browser() -> Iterator[Browser]:
-    """The browser."""
     with chromium() as browser:
         yield browser
 

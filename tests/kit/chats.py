@@ -16,7 +16,6 @@ HEAD = ChatHead(id="chatcmpl-1", created=1_700_000_000, model="m", service_tier=
 
 
 def chat(**fields: object) -> ChatRequest:
-    """Return a validated chat."""
     return parse_chat({"messages": [{"role": "user", "content": "hi"}], **fields}, parse_create)
 
 

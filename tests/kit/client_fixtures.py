@@ -25,12 +25,10 @@ async def open_socket() -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def socket(server: Server, open_socket: Connect) -> Socket:
-    """A WebSocket to `server`."""
     return await open_socket(server)
 
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of `server`."""
     async with http_client(server) as client:
         yield client

@@ -163,7 +163,6 @@ def http_client(server: Server) -> httpx.AsyncClient:
 
 
 async def ready(server: Server) -> Frame:
-    """Return what `/ready` says."""
     async with http_client(server) as http:
         answer: Frame = (await http.get(f"{server.url}/ready")).json()
         return answer
@@ -182,7 +181,6 @@ async def server_sent(answer: httpx.Response) -> AsyncIterator[tuple[str, Frame 
 
 
 def text_of(response: Frame) -> str:
-    """Return what a response says."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part["text"] for part in parts)
 

@@ -42,7 +42,6 @@ class Operator:
         return self._answers.readline()
 
     def end(self) -> None:
-        """End it."""
         self._commands.close()  # it has nothing to read any more
         self._answers.close()
         self._process.wait(START_SECONDS)
@@ -54,7 +53,6 @@ class ClosedServer(Server):
     _operator: Operator | None = None
 
     def new_key(self, *flags: str) -> str:
-        """Make a key."""
         return self.operate("create_key", *flags).strip()
 
     @cached_property

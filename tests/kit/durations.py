@@ -149,7 +149,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def sums(seconds: Mapping[str, float]) -> Counter[str]:
-    """Return the sum of each folder."""
     sums: Counter[str] = Counter()
     for nodeid, of_one in seconds.items():
         sums[folder_of(nodeid)] += of_one

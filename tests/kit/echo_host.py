@@ -98,7 +98,6 @@ class _Echo(BaseHTTPRequestHandler):
 
 @contextmanager
 def echo_host(pem: Path | None = None) -> Iterator[EchoHost]:
-    """Have such a host."""
     host = EchoHost(pem)
     thread = threading.Thread(target=host.serve_forever, daemon=True)
     thread.start()

@@ -28,7 +28,6 @@ def settings(allowed: str = "127.0.0.1/32", **fields: Any) -> EgressSettings:
 
 
 def proxies(own: EgressSettings | None = None, *, lookup: Any = local) -> ContainerProxies:
-    """Return what makes proxies."""
     own = own or settings()
     return ContainerProxies(own, network=Network("SANDBOX_ALLOWED_HOSTS", own.sandbox_allowed_hosts, lookup))
 
@@ -48,7 +47,6 @@ class Opened:
         self.env: Mapping[str, str] = proxy.env
 
     async def connected(self) -> "Raw":
-        """Return a connection to it."""
         return Raw(*await asyncio.open_connection("127.0.0.1", self.port))
 
     async def said(self, sent: bytes, *, until: bytes = b"") -> bytes:

@@ -89,7 +89,6 @@ class FakeVllm:
 
     @property
     def model(self) -> str:
-        """The name its model has there."""
         return self.switches.model
 
     @property
@@ -112,7 +111,6 @@ class FakeVllm:
         await self.engine.aclose()
 
     async def start(self) -> None:
-        """Listen."""
         self.asked_paths.clear()
         app = web.Application(middlewares=[self._door], client_max_size=2**30)
         app.router.add_get("/health", self._health)

@@ -25,7 +25,6 @@ class TrainerDoors:
         self.asked: list[tuple[str, Mapping[str, object]]] = []  # steps, with their bodies
 
     def routes(self) -> list[web.RouteDef]:
-        """Return its endpoints."""
         return [
             web.post("/pause", self._pause),
             web.post("/resume", self._resume),

@@ -337,7 +337,6 @@ class Site:
         return Reading(self, await self.service.create(parse_create(fields, engine_fields=True), origin))
 
     async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
-        """Read a response by its id."""
         return Reading(self, await self.responses.follow("default", response_id, starting_after=starting_after))
 
     async def ask(self, **fields: object) -> JsonObject:
@@ -372,7 +371,6 @@ class Reading:
 
     @property
     def run(self) -> Run:
-        """The run that it reads."""
         run = self.site.registry.get(self.reader.source.response_id) or self.reader.source
         assert isinstance(run, Run)
         return run
@@ -393,7 +391,6 @@ class Reading:
         return self.events
 
     def take(self) -> list[JsonObject]:
-        """Read what is there."""
         taken = [orjson.loads(entry.json) for entry in self.reader.take()]
         self.events += taken
         return taken

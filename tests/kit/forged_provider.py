@@ -113,7 +113,6 @@ class ForgedProvider(ThreadingHTTPServer):
         return {"code": code, "state": query["state"]}
 
     def answer(self, handler: Handler, form: Mapping[str, str]) -> None:
-        """Answer a request."""
         path = urlsplit(handler.path).path
         self.asked.append(path)
         if path in self.answers:

@@ -70,7 +70,6 @@ TEXTS = tuple(f"{name}{end}" for end in _ENDS for name in BLOCKS)
 
 
 def hostile_text(name: str, size: int) -> str:
-    """Return the text of that name."""
     end = next(end for end in sorted(_ENDS, key=len, reverse=True) if name.endswith(end))
     block = BLOCKS[name.removesuffix(end)]
     before, after = _ENDS[end]

@@ -43,7 +43,6 @@ class ImageServer:
     answer: Answer | None = None
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request."""
         asked = await _read(request)
         self.asked.append(asked)
         if self.answer is not None:
@@ -116,7 +115,6 @@ def as_base64(text: str) -> str:
 
 
 def event(data: object) -> bytes:
-    """Return an event of a stream."""
     return f"event: x\r\ndata: {json.dumps(data)}\r\n\r\n".encode()
 
 

@@ -244,7 +244,6 @@ class ClosedServer(Server, closed.ClosedServer):
 
 
 def _test() -> str:
-    """Return the test that runs."""
     return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
 
 

@@ -75,7 +75,6 @@ class _Peer(asyncio.WriteTransport):
         self._end()
 
     def abort(self) -> None:
-        """Cut."""
         self._end()
 
 
@@ -326,12 +325,10 @@ class _Connection:
 
     @property
     def close_code(self) -> int | None:
-        """The code that it was closed with."""
         return None if self._closed is None else self._closed.code
 
     @property
     def close_reason(self) -> str | None:
-        """The reason that it was closed with."""
         return None if self._closed is None else self._closed.reason
 
     def abort(self) -> None:
@@ -386,7 +383,6 @@ class Connection(_Connection):
         return cls(exchange, heard, _accepted(exchange, messages))
 
     async def send(self, message: str | bytes) -> None:
-        """Send a message."""
         self._put(message)
 
     async def recv(self, decode: bool | None = None) -> str | bytes:
@@ -426,7 +422,6 @@ class SyncConnection(_Connection):
                 yield self.recv()
 
     def send(self, message: str | bytes) -> None:
-        """Send a message."""
         self._put(message)
 
     def recv(self, timeout: float | None = None, decode: bool | None = None) -> str | bytes:

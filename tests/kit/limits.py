@@ -54,7 +54,6 @@ class Watched:
     told: str = ""  # where its processes were when its limit was over
 
     def tell(self, **facts: object) -> None:
-        """Tell it something."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(facts).encode() + b"\n")
         self.process.stdin.flush()

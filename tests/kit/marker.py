@@ -199,5 +199,4 @@ def _written(data: bytes, known: bytes) -> Iterator[bytes]:
 
 
 def gzipped(text: str) -> bytes:
-    """Return a text as gzip has it."""
     return gzip.compress(text.encode())

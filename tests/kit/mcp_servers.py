@@ -87,7 +87,6 @@ class SseProgram:
         self._process.wait()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
         assert self._process is not None
         os.kill(self._process.pid, number)
 
@@ -142,7 +141,6 @@ async def _refuse(send: Callable[..., Any]) -> None:
 
 @asynccontextmanager
 async def mcp_tool(**settings: Any) -> AsyncIterator[McpTool]:
-    """Make the tool."""
     tool = McpTool(McpSettings(**{"mcp_allowed_hosts": LOOPBACK, **settings}))
     try:
         yield tool
@@ -163,5 +161,4 @@ def use_of(url: str | None, *, project: str = "default", **fields: object) -> To
 
 
 def call_of(use: ToolUse, tool: str, arguments: str = "{}", **fields: Any) -> ToolCall:
-    """Return a call of a tool."""
     return ToolCall(use=use, name=f"tests.{tool}", tool=tool, arguments=arguments, item_id="mcp_1", **fields)

@@ -50,17 +50,14 @@ class Pair:
         self._gate.touch()
 
     def start(self, worker: Server) -> None:
-        """Start a worker."""
         worker.start()
         self.alive.append(worker)
 
     def kill(self, worker: Server) -> None:
-        """Kill a worker."""
         self.alive.remove(worker)
         worker.kill()
 
     def other(self, worker: Server) -> Server:
-        """Return the other one."""
         return self.workers[1 - self.workers.index(worker)]
 
 

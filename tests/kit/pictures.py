@@ -12,7 +12,6 @@ from PIL import Image
 def picture(
     colour: str = "#ff0000", size: tuple[int, int] = (8, 8), made_as: str = "PNG", mode: str = "RGB", **options: object
 ) -> bytes:
-    """Return a picture of one colour."""
     target = io.BytesIO()
     Image.new(mode, size, colour).save(target, made_as, **options)  # type: ignore[arg-type]
     return target.getvalue()

@@ -33,7 +33,6 @@ class ServerPool:
         self._servers: dict[str, Server] = {}
 
     def get(self, name: str, kind: str) -> Server:
-        """Return a server that runs."""
         key = f"{name}-{kind}-{chosen_database()}"
         if key not in self._servers:
             make = self._make_closed if name == "closed" else self._make

@@ -193,7 +193,6 @@ class PostgresServer:
         return name
 
     def drop_role(self, name: str) -> None:
-        """Remove a role."""
         self.execute(f"DROP ROLE {name}")
 
     def _answers(self) -> bool:
@@ -224,7 +223,6 @@ def _stall(process: int) -> None:
 
 
 def _children(process: int) -> list[int]:
-    """Return a process's children."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended

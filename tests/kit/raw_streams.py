@@ -27,7 +27,6 @@ class RawStream:
 
     @classmethod
     async def create(cls, server: Server, **body: Any) -> "RawStream":
-        """Create a response."""
         content = json.dumps({"stream": True, **body}).encode()
         head = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         return await cls._open(server, "POST /v1/responses", head, content)

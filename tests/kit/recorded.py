@@ -50,7 +50,6 @@ def recorded(prompt: Sequence[int], sampled: Sequence[int], **fields: Any) -> Re
 
 
 def placed(calls: Sequence[Recorded]) -> list[Generation]:
-    """Return calls at their places."""
     heads, found = PrefixTree(), list[Generation]()
     for number, each in enumerate(calls):
         parent, shared, cut, near = heads.place(each)

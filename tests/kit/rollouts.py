@@ -23,7 +23,6 @@ async def tree_of(http: httpx.AsyncClient, name: str) -> Any:
 
 
 def path_tokens(tree: Any, nodes: list[str]) -> list[int]:
-    """Return the tokens of nodes in a row."""
     by_id = {node["id"]: node for node in tree["nodes"]}
     return [token for name in nodes for token in by_id[name]["token_ids"]]
 
@@ -76,7 +75,6 @@ _Compared = tuple[list[int], list[int], list[float], bool]  # prompt, sampled to
 
 
 def _of_tree(tree: Any, generation: Any) -> _Compared:
-    """Return what a tree says of a generation."""
     nodes = [node for node in tree["nodes"] if node["id"] in generation["nodes"]]
     tokens, begin = path_tokens(tree, generation["nodes"]), generation["prompt_tokens"]
     own = [node for node in nodes if node["generation"] == generation["id"] and node["mask"]]

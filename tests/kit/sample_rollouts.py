@@ -171,7 +171,6 @@ def keep(name: str, calls: Sequence[Recorded], *, rewards: Sequence[RewardObject
 
 
 def seed() -> None:
-    """Keep all of them."""
     for number, reward in enumerate(REWARDS):
         name = f"{GROUP}.{number}"
         of_turn: RewardObject = {"reward": 0.5, "turn": f"resp_{name}1", "at": AT + 20}

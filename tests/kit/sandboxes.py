@@ -180,7 +180,6 @@ async def pieces_of(*contents: bytes) -> AsyncIterator[bytes]:
 
 
 async def content_of(containers: SharedContainers, project: str, id: str, file_id: object) -> bytes:
-    """Return what is in a file of a container."""
     return b"".join([part.content async for part in containers.content(project, id, str(file_id))])
 
 

@@ -68,7 +68,6 @@ def objects(inside: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 
 
 def nested(inside: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
-    """Everything with an inside."""
     lists = st.tuples(inside, st.integers(0, 2), st.integers(0, 2)).map(
         lambda parts: {"type": "array", "items": parts[0], "minItems": parts[1], "maxItems": parts[1] + parts[2]}
     )

@@ -105,7 +105,6 @@ def journal(server: Server) -> list[Entry]:
 
 
 def generations(server: Server, response_id: str) -> list[Entry]:
-    """Return the generations of one response."""
     return [entry for entry in journal(server) if entry["request_id"].startswith(response_id)]
 
 

@@ -77,7 +77,6 @@ class Chat:
         return self.last
 
     def send(self, **fields: Any) -> None:
-        """Send a create."""
         self.connection.response.create(**{"model": MODEL, **fields})
 
     def finish(self) -> Response:

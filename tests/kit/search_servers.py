@@ -24,7 +24,6 @@ def ddgs(results: Sequence[tuple[str, str, str]] = RESULTS) -> bytes:
 
 
 def as_json(value: object) -> bytes:
-    """Return an answer with JSON."""
     return answer(json.dumps(value).encode(), kind="application/json")
 
 

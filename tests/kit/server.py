@@ -147,7 +147,6 @@ class Server:
 
     @property
     def ws_url(self) -> str:
-        """Its WebSocket."""
         return f"ws://127.0.0.1:{self.port}/v1/responses"
 
     @property
@@ -157,7 +156,6 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there."""
         return self.process is not None and self.process.poll() is None
 
     def __enter__(self) -> Self:

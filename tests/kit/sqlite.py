@@ -62,7 +62,6 @@ def sqlite_alias(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 @pytest.fixture
 async def files(sqlite_alias: str) -> AsyncIterator[Files]:
-    """The store of files."""
     store = Files(using=sqlite_alias)
     yield store
     await store.aclose()

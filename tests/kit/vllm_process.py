@@ -33,7 +33,6 @@ class VllmProcess:
 
     @property
     def is_there(self) -> bool:
-        """Whether its process is."""
         return self._process is not None
 
     def __enter__(self) -> "VllmProcess":
@@ -56,7 +55,6 @@ class VllmProcess:
         return self
 
     def switch(self, **switches: object) -> None:
-        """Change its switches."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(switches).encode() + b"\n")

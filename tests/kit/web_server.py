@@ -18,7 +18,6 @@ class WebServer:
     asked: list[str] = field(default_factory=list)
 
     def url(self, path: str = "/", host: str = "127.0.0.1", scheme: str = "http") -> str:
-        """Return the URL of a page."""
         return f"{scheme}://{host}:{self.port}{path}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

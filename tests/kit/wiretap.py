@@ -76,7 +76,6 @@ class Wiretap:
         return sum(sent.count(text.encode()) for sent in self._sent)
 
     def sent(self, text: str) -> bool:
-        """Whether a client has sent this text."""
         return any(text.encode() in sent for sent in self._sent)
 
     def answered(self, text: str) -> bool:

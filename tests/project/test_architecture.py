@@ -148,7 +148,6 @@ def ours() -> Iterator[Import]:
 
 
 def room_of(module: str) -> str:
-    """Return the room a module is in."""
     package, *inside = module.split(".")
     room = inside[0] if package == "responses_app" and inside and is_folder(f"{package}.{inside[0]}") else package
     if room in ("resources", "extensions"):
@@ -179,7 +178,6 @@ def folder_of(module: str) -> str:
 
 
 def python_files(*folders: str) -> list[Path]:
-    """Return the files of these folders."""
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -318,7 +316,6 @@ def test_resources_of_the_api_know_nothing_of_each_other() -> None:
 
 
 def _has_endpoints(module: str) -> bool:
-    """Whether a module has a table of endpoints."""
     for node in trees()[module].body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

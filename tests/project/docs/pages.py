@@ -46,7 +46,6 @@ def pages() -> tuple[Path, ...]:
 
 @cache
 def text_of(page: Path) -> str:
-    """Return a page as it lies there."""
     return page.read_text()
 
 
@@ -62,7 +61,6 @@ def all_blocks() -> tuple[Block, ...]:
 
 
 def blocks_of(page: Path) -> Iterable[Block]:
-    """Yield the blocks of a page."""
     text = text_of(page)
     for found in _BLOCK.finditer(text):
         indent, language, rest, code = found.groups()

@@ -16,7 +16,6 @@ def sdk_types(path: str, package: str = "openai") -> list[Any]:
 
 
 def by_kind(types: Iterable[Any], field: str = "type") -> Mapping[str, list[Any]]:
-    """Return types by the literals of their `type`."""
     found: dict[str, list[Any]] = {}
     for each in types:
         for kind in _literals(get_type_hints(each).get(field)):

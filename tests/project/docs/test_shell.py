@@ -88,7 +88,6 @@ def commands_of(block: Block) -> Iterator[Command]:
 
 
 def shell_pages() -> dict[str, list[Command]]:
-    """Return the commands by their pages."""
     found: dict[str, list[Command]] = {}
     for block in all_blocks():
         if block.language in SHELLS and not block.why_not:

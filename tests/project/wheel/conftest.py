@@ -12,5 +12,4 @@ collect_ignore = [] if os.environ.get("WHEEL") else ["test_installed.py"]
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))

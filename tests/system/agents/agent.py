@@ -62,7 +62,6 @@ class Shell:
     always: JsonObject = field(default_factory=dict)  # what it is told beside
 
     def run(self, command: str) -> Call:
-        """Return what runs a command."""
         return Call(self.name, {self.argument: command, **self.always})
 
     def search(self, word: str) -> Call:

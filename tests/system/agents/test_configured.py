@@ -39,7 +39,6 @@ def of_npm(name: str, program: str, *arguments: str) -> Callable[[], list[str | 
 
 
 def aider() -> list[str | Path]:
-    """Return what starts Aider."""
     python = pip.installed(CLIENTS / "aider" / "requirements.txt")
     return [python, "-m", "aider", "--no-git", "--yes", "--message"]
 

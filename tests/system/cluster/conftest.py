@@ -15,14 +15,12 @@ TIMES = int(os.environ.get("CLUSTER_TIMES") or 3)
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster for all faults."""
     with Cluster(tmp_path_factory.mktemp("cluster"), tokens_per_second=PACE) as cluster:
         yield cluster
 
 
 @pytest.fixture(params=range(1, TIMES + 1), ids="time-{}".format)
 def time_in_a_row(request: pytest.FixtureRequest) -> int:
-    """Which time of a fault this is."""
     return int(request.param)
 
 

@@ -57,7 +57,6 @@ class Program(ABC):
         """Return what starts it."""
 
     def begin(self) -> None:
-        """Start it."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), cwd=ROOT, env=clean_environ(), stdout=log, stderr=log, start_new_session=True
@@ -111,7 +110,6 @@ class EngineServer(Program):
         self._pace = tokens_per_second
 
     def command(self) -> list[str]:
-        """Return what starts it."""
         pace = ("--tokens-per-second", str(self._pace))
         return [sys.executable, "-m", "engine.backends.demo.server", "--port", str(self.port), *pace]
 
@@ -130,7 +128,6 @@ class Nginx(Program):
         (self._folder / "nginx.conf").write_text(CONF.format(folder=self._folder, user=user))
 
     def command(self) -> list[str]:
-        """Return what starts it."""
         return [str(NGINX), "-p", str(self._folder), "-e", "stderr", "-c", str(self._folder / "nginx.conf")]
 
 

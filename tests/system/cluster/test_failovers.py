@@ -60,7 +60,6 @@ class Haproxy(Program):
         self._file.write_text("\n".join(lines) + "\n")
 
     def command(self) -> list[str]:
-        """Return its command line."""
         return [str(program("haproxy")), "-db", "-f", str(self._file)]
 
     def _answers(self) -> bool:

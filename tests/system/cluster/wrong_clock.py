@@ -29,7 +29,6 @@ class WrongClock:
         self._file.write_bytes(_packed(ahead))
 
     def of(self, server: Supervised) -> None:
-        """Give a server this clock."""
         server.environ |= {"LD_PRELOAD": str(self._library), "WRONG_CLOCK": str(self._file)}
 
     def set(self, ahead: float) -> None:

@@ -33,7 +33,6 @@ class HttpDriver:
         )
 
     def close(self) -> None:
-        """Close its connections."""
         self._client.close()
 
     def send(
@@ -93,7 +92,6 @@ class SocketDriver:
         self._socket: ClientConnection | None = None
 
     def close(self) -> None:
-        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

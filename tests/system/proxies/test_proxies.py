@@ -40,7 +40,6 @@ class Installed(Program):
         raise NotImplementedError
 
     def command(self) -> list[str]:
-        """Return what starts it."""
         return self._command
 
 

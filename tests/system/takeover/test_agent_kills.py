@@ -85,7 +85,6 @@ async def hears(tmp_path: Path) -> AsyncIterator[Hearing]:
 
 
 async def events_of(stream: httpx.Response) -> AsyncIterator[Event]:
-    """Yield the events of a stream."""
     assert stream.status_code == 200, await stream.aread()
     async for line in stream.aiter_lines():
         if line.startswith("data: {"):
@@ -160,7 +159,6 @@ def at_gate(turn: str) -> Callable[[list[Event]], bool]:
 
 
 def _is_answer(event: Event) -> bool:
-    """Tell whether the agent has answered by this."""
     return bool(
         event["type"] == "response.output_item.done"
         and event["item"]["type"] == "message"
@@ -169,7 +167,6 @@ def _is_answer(event: Event) -> bool:
 
 
 def calls_tool(events: list[Event]) -> bool:
-    """Tell whether the call of the tool has begun."""
     return bool(events[-1]["type"] == "response.mcp_call.in_progress")
 
 

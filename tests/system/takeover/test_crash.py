@@ -44,7 +44,6 @@ class Left:
 
     @property
     def ids(self) -> set[str]:
-        """The ids of all."""
         return {*self.talking, *self.foreground, *(response["id"] for response in self.silent)}
 
     @classmethod

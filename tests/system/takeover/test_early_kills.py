@@ -39,7 +39,6 @@ async def test_killed_in_the_middle_of_a_program(at: str, tmp_path: Path) -> Non
 
     @server.tool(annotations=READS)
     async def look(text: str) -> str:
-        """Looks."""
         heard[text] += 1
         if len(heard) == 3:
             all_look.set()

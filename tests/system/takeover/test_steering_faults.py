@@ -83,7 +83,6 @@ async def socket(house: House, open_socket: Connect) -> Socket:
 
 
 def came_back(frames: list[Frame]) -> list[object]:
-    """Return the input that came back."""
     return [frame["steer"]["input"] for frame in frames if frame["type"] == "response.steer.failed"]
 
 

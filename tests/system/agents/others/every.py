@@ -63,7 +63,6 @@ class EditsTools(FileTools):
     """Tools of which the one that edits takes a list of edits, beside the path."""
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return the call that does a step."""
         if not isinstance(step, Edit):
             return super().call(step, work)
         name, path, old, new = self.edit
@@ -111,7 +110,6 @@ class ClineTools:
     """Cline's tools, each of which takes a list, and apply_patch."""
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return the call that does a step."""
         match step:
             case Read(path):
                 return Call("read_files", {"files": [{"path": f"{work / path}"}]})
