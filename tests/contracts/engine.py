@@ -13,7 +13,7 @@ from engine.errors import EngineError, EngineUnavailable, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.formats.harmony.parser import MessageCompleted
 from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
-from tests.kit.harmony_stream import HarmonyStream
+from tests.kit.harmony import HarmonyStream
 
 PATIENCE = 30.0  # seconds until a test gives up on an engine
 _numbers = count(1)

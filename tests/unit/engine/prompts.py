@@ -11,7 +11,7 @@ from engine.backends.simulated import PromptTranscript
 from engine.formats.base import FunctionTool, Tokens, ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_call, render_text, render_tool_output
-from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony import harmony_encoding
 
 HARMONY = HarmonyFormat()
 

@@ -19,7 +19,7 @@ from engine.formats.harmony.encoding import (
     encode_text,
     token_bytes,
 )
-from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony import harmony_encoding
 from tests.kit.hostile import RUNS, hostile_text
 
 SCRIPTS = {

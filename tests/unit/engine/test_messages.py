@@ -11,7 +11,7 @@ from engine.formats.base import MessageKind, UnreadableMessage, as_tokens
 from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat, messages_of, render_messages
 from engine.formats.harmony.prompt import generation_start
-from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony import harmony_encoding
 from tests.kit.laws import unicode_texts
 from tests.kit.plain_format import PlainFormat
 

@@ -21,8 +21,7 @@ from engine.formats.harmony.encoding import (
     token_bytes,
 )
 from engine.formats.harmony.parser import Header, MessageCompleted, is_cut_off, parse_header
-from tests.kit.harmony_library import harmony_encoding
-from tests.kit.harmony_stream import HarmonyEvent, HarmonyStream
+from tests.kit.harmony import HarmonyEvent, HarmonyStream, harmony_encoding
 from tests.kit.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text

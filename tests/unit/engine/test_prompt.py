@@ -29,8 +29,7 @@ from engine.formats.harmony.prompt import (
     render_text,
     render_tool_output,
 )
-from tests.kit.harmony_library import harmony_encoding
-from tests.kit.harmony_stream import HarmonyStream
+from tests.kit.harmony import HarmonyStream, harmony_encoding
 from tests.kit.laws import SPECIAL_TOKENS, unicode_texts
 
 SCHEMA = '{"type":"object","properties":{"city":{"type":"string","description":"Which"}},"required":["city"]}'

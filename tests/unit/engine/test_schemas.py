@@ -18,7 +18,7 @@ from engine.formats.base import FunctionTool
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import developer_text, render_developer
 from engine.types import JsonSchema
-from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony import harmony_encoding
 from tests.kit.schemas import Schema, check_schema, schemas
 
 NODE = {

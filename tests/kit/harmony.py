@@ -1,11 +1,23 @@
-"""`HarmonyStream`: Harmony's parser with its messages as they are, before it is decided which items they are."""
+"""Harmony as its library has it, the oracle of our tokens and renderings; and our parser of it without items.
+
+The product takes only the vocabulary of oss-harmony.
+"""
 
 from collections.abc import Iterable
+from functools import lru_cache
+
+from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 
 from engine.formats.base import Text
 from engine.formats.harmony.parser import HarmonyParser, Header, MessageCompleted
 
 HarmonyEvent = Header | Text | MessageCompleted
+
+
+@lru_cache(maxsize=1)
+def harmony_encoding() -> HarmonyEncoding:
+    """Return the library's encoding, loaded once a process."""
+    return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
 
 
 class HarmonyStream(HarmonyParser):
