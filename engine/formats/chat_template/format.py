@@ -28,21 +28,8 @@ from engine.formats.base import (
     as_tokens,
     without_pictures,
 )
+from engine.formats.chat_template import prompt as prompts
 from engine.formats.chat_template.grammar import problem_of, rest_of, turn_grammar
-from engine.formats.chat_template.prompt import (
-    MARK,
-    NONE,
-    Json,
-    body_of,
-    conversation_of,
-    frame_of,
-    is_record,
-    pictures_in,
-    record,
-    records,
-    said_body,
-    spliced,
-)
 from engine.formats.chat_template.reader import (
     TAGS,
     THINK,
@@ -182,7 +169,7 @@ class ChatParser(TurnParser):
         if ended.freeform:
             said["freeform"] = True
         return ItemEnded(
-            RenderedMessage(KINDS[kind], record(said, tokens, vocabulary=self._vocabulary.fingerprint)),
+            RenderedMessage(KINDS[kind], prompts.record(said, tokens, vocabulary=self._vocabulary.fingerprint)),
             reasoning_tokens=len(tokens) if kind is ReadKind.REASONING else 0,
             truncated=ended.truncated,
             called=ended.is_last,
@@ -242,7 +229,7 @@ class ChatTemplateFormat(ModelFormat):
         self._quiet: ChatTemplateFormat | None = None
 
     def at_effort(self, effort: object) -> "ChatTemplateFormat":
-        if effort != NONE:
+        if effort != prompts.NONE:
             return self
         if self._quiet is None:
             # `self.vocabulary`, so that both share the one that was read.
@@ -326,15 +313,17 @@ class ChatTemplateFormat(ModelFormat):
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
         sight = self._sight
-        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint, sight=sight)
+        conversation = prompts.conversation_of(
+            prompts.records(draft), vocabulary=self.vocabulary.fingerprint, sight=sight
+        )
         rendered = self._render(conversation)
         # An engine would take another picture than the one that is meant, without a word.
         if sight is not None and (found := rendered.count(sight.token)) != conversation.pictures:
             raise NotRendered(f"{conversation.pictures} pictures became {found} of the token {sight.name}.")
-        return spliced(rendered, conversation.sampled, self._known[1])
+        return prompts.spliced(rendered, conversation.sampled, self._known[1])
 
     def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
-        return pictures_in(draft) if self.sees else ()
+        return prompts.pictures_in(draft) if self.sees else ()
 
     def picture_places(self, prompt: "Tokens[int]") -> Sequence[int]:
         return [place for place, token in enumerate(prompt) if token == self.picture_token]
@@ -347,7 +336,7 @@ class ChatTemplateFormat(ModelFormat):
         return template_messages(tokens, self.vocabulary, whole=whole)
 
     def wrote(self, first: int) -> bool:
-        return first == MARK
+        return first == prompts.MARK
 
     def frame(
         self,
@@ -359,7 +348,7 @@ class ChatTemplateFormat(ModelFormat):
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
         kwargs = self._known[2].template_kwargs
-        return record(frame_of(instructions, functions, effort, date, namespaces, kwargs=kwargs))
+        return prompts.record(prompts.frame_of(instructions, functions, effort, date, namespaces, kwargs=kwargs))
 
     def generation_start(self) -> Sequence[int]:
         return _START
@@ -382,7 +371,7 @@ class ChatTemplateFormat(ModelFormat):
     # Messages.
 
     def user(self, body: Body) -> RenderedMessage:
-        return _message(MessageKind.USER, {"is": "user", **said_body(self._seen(body))})
+        return _message(MessageKind.USER, {"is": "user", **prompts.said_body(self._seen(body))})
 
     def _seen(self, body: Body) -> Body:
         return body if self.sees else without_pictures(body)
@@ -400,12 +389,12 @@ class ChatTemplateFormat(ModelFormat):
         return _message(own, {"is": "answer", "text": text})
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
-        said: Json = {"is": "call", "text": arguments, "name": name}
+        said: prompts.Json = {"is": "call", "text": arguments, "name": name}
         flags = {"freeform": freeform, "hosted": hosted}
         return _message(KINDS[ReadKind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
-        said: Json = {"is": "output", **said_body(self._seen(body)), "name": name}
+        said: prompts.Json = {"is": "output", **prompts.said_body(self._seen(body)), "name": name}
         return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
     def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
@@ -417,11 +406,11 @@ class ChatTemplateFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        return next((without_pictures(body_of(each.said)) for each in records(tokens)), "")
+        return next((without_pictures(prompts.body_of(each.said)) for each in prompts.records(tokens)), "")
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
-        if is_record(tokens):
-            return conversation_of(records(tokens), vocabulary="", sight=self._sight).messages
+        if prompts.is_record(tokens):
+            return prompts.conversation_of(prompts.records(tokens), vocabulary="", sight=self._sight).messages
         return super().messages_of(tokens)
 
     def raw_prompt(self, text: str) -> "Tokens[int] | None":
@@ -447,8 +436,8 @@ class ChatTemplateFormat(ModelFormat):
         return token in self.vocabulary.special
 
 
-_START = record({"is": "start"})  # stands where a format of tokens has those that begin the answer
+_START = prompts.record({"is": "start"})  # stands where a format of tokens has those that begin the answer
 
 
-def _message(kind: MessageKind, said: Json) -> RenderedMessage:
-    return RenderedMessage(kind, record(said))
+def _message(kind: MessageKind, said: prompts.Json) -> RenderedMessage:
+    return RenderedMessage(kind, prompts.record(said))

@@ -29,6 +29,7 @@ from engine.formats.base import (
     messages_in,
     without_pictures,
 )
+from engine.formats.harmony import prompt as prompts
 from engine.formats.harmony.encoding import (
     ANALYSIS,
     CHANNELS,
@@ -50,20 +51,6 @@ from engine.formats.harmony.encoding import (
 )
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
 from engine.formats.harmony.parser import MAX_NAME, TOOL_NAME, HarmonyParser
-from engine.formats.harmony.prompt import (
-    IN_SYSTEM_MESSAGE,
-    INSTRUCTIONS,
-    content_parts,
-    generation_start,
-    pictures_in,
-    render_assistant,
-    render_call,
-    render_developer,
-    render_note,
-    render_system,
-    render_text,
-    render_tool_output,
-)
 from engine.types import TurnGrammar, TurnRules
 
 ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
@@ -86,7 +73,7 @@ def messages_of(tokens: Iterable[int]) -> list[Json]:
         message = _header(decode_tokens(header))
         parts = [
             {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "sha256": part.digest}
-            for part in content_parts(content)
+            for part in prompts.content_parts(content)
         ]
         messages.append({**message, "content": parts})
     return messages
@@ -159,7 +146,7 @@ def _render(message: Mapping[str, Any], called: Unanswered[str]) -> list[Rendere
             return []
         case "user":
             called.next_turn()
-            return [render_text("user", _text(message))]
+            return [prompts.render_text("user", _text(message))]
         case "assistant":
             return _of_assistant(message, called)
         case "tool":
@@ -167,7 +154,7 @@ def _render(message: Mapping[str, Any], called: Unanswered[str]) -> list[Rendere
             name = author.get("name") or called.answer(call_id) or called.latest(call_id)
             if not name:
                 raise ValueError("It does not say whose output it is, by a 'name' or by the 'tool_call_id' of a call.")
-            return [render_tool_output(_checked(name), _text(message))]
+            return [prompts.render_tool_output(_checked(name), _text(message))]
     raise ValueError("Its 'role' must be one of 'system', 'developer', 'user', 'assistant' and 'tool'.")
 
 
@@ -178,14 +165,14 @@ def _of_assistant(message: Mapping[str, Any], called: Unanswered[str]) -> list[R
     recipient, channel = message.get("recipient"), message.get("channel") or (COMMENTARY if calls else FINAL)
     # A message to the user is an answer that names its reader.
     if recipient is not None and recipient not in NOBODY:
-        return [render_call(_checked(recipient), _text(message))]
+        return [prompts.render_call(_checked(recipient), _text(message))]
     if channel not in CHANNELS:
         raise ValueError(f"Its 'channel' must be one of {', '.join(map(repr, CHANNELS))}.")
     text, thought = _text(message), message.get("reasoning_content") or message.get("reasoning")
-    rendered = [render_assistant(ANALYSIS, thought)] if isinstance(thought, str) else []
+    rendered = [prompts.render_assistant(ANALYSIS, thought)] if isinstance(thought, str) else []
     # A message of calls alone says nothing.
     if text or not calls:
-        rendered.append(render_assistant(str(channel), text))
+        rendered.append(prompts.render_assistant(str(channel), text))
     return [*rendered, *(_call(call, called) for call in calls)]
 
 
@@ -195,7 +182,7 @@ def _call(call: object, called: Unanswered[str]) -> RenderedMessage:
         raise ValueError("Each of its 'tool_calls' must have a 'function' with a 'name'.")
     name = _checked(FUNCTIONS + function["name"])
     called.add(str(call.get("id")), name)
-    return render_call(name, str(function.get("arguments") or ""))
+    return prompts.render_call(name, str(function.get("arguments") or ""))
 
 
 def _checked(name: object) -> str:
@@ -221,7 +208,7 @@ def _text(message: Mapping[str, Any]) -> str:
 def plain_messages(message: RenderedMessage) -> list[PlainMessage]:
     """Return what a message of a chain says, in no format's words."""
     return [
-        _plain_message(_header(decode_tokens(header)), content_parts(content))
+        _plain_message(_header(decode_tokens(header)), prompts.content_parts(content))
         for header, content in _cut(message.tokens)
     ]
 
@@ -233,7 +220,7 @@ def _plain_message(message: Json, parts: Sequence[str | PicturePart]) -> PlainMe
         case "user":
             return PlainMessage(PlainKind.USER, body)
         case "system" | "developer":
-            instructions = text.removeprefix(INSTRUCTIONS)
+            instructions = text.removeprefix(prompts.INSTRUCTIONS)
             # A note is a developer's message without the head that instructions have.
             return PlainMessage(PlainKind.NOTE if instructions == text else PlainKind.DEVELOPER, instructions)
         case "tool":
@@ -284,14 +271,16 @@ class HarmonyFormat(ModelFormat):
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
         # The models were trained to find these in the system message, and all others in the developer's.
-        known = tuple(each for each in namespaces if each.name in IN_SYSTEM_MESSAGE)
-        others = tuple(each for each in namespaces if each.name not in IN_SYSTEM_MESSAGE)
-        frame = as_tokens(render_system(effort=effort, date=date, has_functions=bool(functions), namespaces=known))
-        frame.extend(render_developer(instructions=instructions, tools=tuple(functions), namespaces=others))
+        known = tuple(each for each in namespaces if each.name in prompts.IN_SYSTEM_MESSAGE)
+        others = tuple(each for each in namespaces if each.name not in prompts.IN_SYSTEM_MESSAGE)
+        frame = as_tokens(
+            prompts.render_system(effort=effort, date=date, has_functions=bool(functions), namespaces=known)
+        )
+        frame.extend(prompts.render_developer(instructions=instructions, tools=tuple(functions), namespaces=others))
         return frame
 
     def generation_start(self) -> Sequence[int]:
-        return generation_start()
+        return prompts.generation_start()
 
     def wrote(self, first: int) -> bool:
         # A record of another format begins with a number that no vocabulary reaches (`MARK`).
@@ -302,31 +291,33 @@ class HarmonyFormat(ModelFormat):
         return super().render_plain(replace(message, name=_NO_NAME.sub("_", message.name)[:MAX_NAME]))
 
     def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
-        return [digest for _, _, digest in pictures_in(draft)] if self.sees else ()
+        return [digest for _, _, digest in prompts.pictures_in(draft)] if self.sees else ()
 
     def picture_places(self, prompt: "Tokens[int]") -> Sequence[int]:
-        return [begin for begin, _, _ in pictures_in(prompt)]
+        return [begin for begin, _, _ in prompts.pictures_in(prompt)]
 
     def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:
         return messages_in(tokens, {START: None}, role_of)
 
     def user(self, body: Body) -> RenderedMessage:
-        return render_text("user", body if self.sees else without_pictures(body))
+        return prompts.render_text("user", body if self.sees else without_pictures(body))
 
     def developer(self, text: str) -> RenderedMessage:
-        return render_text("developer", text)
+        return prompts.render_text("developer", text)
 
     def note(self, text: str) -> RenderedMessage:
-        return render_note(text)
+        return prompts.render_note(text)
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
-        return render_assistant(_CHANNELS[kind], text)
+        return prompts.render_assistant(_CHANNELS[kind], text)
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
-        return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
+        return prompts.render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
-        return render_tool_output(name if hosted else FUNCTIONS + name, body if self.sees else without_pictures(body))
+        return prompts.render_tool_output(
+            name if hosted else FUNCTIONS + name, body if self.sees else without_pictures(body)
+        )
 
     def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
         lines, what = "\n".join(declarations), "tools" if hosted else "functions"
@@ -337,7 +328,7 @@ class HarmonyFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        return without_pictures(content_parts(tokens[tokens.index(MESSAGE) + 1 : -1]))
+        return without_pictures(prompts.content_parts(tokens[tokens.index(MESSAGE) + 1 : -1]))
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         return messages_of(tokens)
