@@ -40,24 +40,9 @@ from pathlib import Path
 
 from engine.errors import reason_of
 from responses_app.limits.suspects import Stage, SuspectTable
+from responses_app.management import processes
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
 from responses_app.management.forking import Descriptors, ForkClient, Order
-from responses_app.management.processes import (
-    ACCEPTS,
-    LIVES,
-    READY,
-    SHARED_SUSPECTS,
-    Ends,
-    EngineKeeper,
-    Process,
-    Start,
-    WorkerProcess,
-    hand_on,
-    how_ended,
-    oom_kills,
-    resident_bytes,
-    run_program,
-)
 from responses_app.web.servers.listening import Shares, shared_file
 
 logger = logging.getLogger("respsite.supervisor")
@@ -140,9 +125,9 @@ class Supervisor:
         self._fleet = fleet
         self._max_bytes = max_bytes
         self._announce: Callable[[], None] | None = announce
-        self._processes: dict[int, WorkerProcess] = {}
+        self._processes: dict[int, processes.WorkerProcess] = {}
         self._news = asyncio.Event()  # something happened: the fleet is to be asked again
-        self._oom_kills = oom_kills()  # as counted when a worker ended last
+        self._oom_kills = processes.oom_kills()  # as counted when a worker ended last
         self._looked = 0.0  # when the clock was looked at last, on the loop's
         self._gave_up = False  # no worker can be started
         self._hurried = False  # Ctrl-C: workers stop at once
@@ -152,7 +137,9 @@ class Supervisor:
         self._shares = Shares.make(fleet.places)
         self._suspects, self._shared = _suspects(fleet.places)
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
-        self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
+        self._engine = processes.EngineKeeper(
+            self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused
+        )
         self._shares_core = shares_core
         self._forks = ForkClient(inherits=(self._shared,)) if forks else None
 
@@ -204,7 +191,7 @@ class Supervisor:
     def _act(self, action: Action) -> None:
         match action:
             case StartWorker(number, at_once):
-                process = WorkerProcess(number, hears=self._hear, ended=self._ended)
+                process = processes.WorkerProcess(number, hears=self._hear, ended=self._ended)
                 self._processes[number] = process
                 process.start(*self._ways_to_start(Order(number, at_once)))
             case StopWorker(number):
@@ -216,18 +203,18 @@ class Supervisor:
             case GiveUp():
                 self._gave_up = True
 
-    def _ways_to_start(self, order: Order) -> list[Start]:
+    def _ways_to_start(self, order: Order) -> list[processes.Start]:
         """Return how a worker is started: it is forked, or loads the application itself where that is refused."""
         inherited = {"listener": self._listener.fileno(), "lifeline": self._lifeline, "shares": self._shares.descriptor}
 
-        async def fork(ends: Ends) -> Process:
+        async def fork(ends: processes.Ends) -> processes.Process:
             assert self._forks is not None
             return self._forks.fork(order, Descriptors(**inherited, **ends._asdict()))
 
         command = ["serve_worker", "--number", str(order.number), *(["--at-once"] if order.at_once else [])]
         for name, descriptor in inherited.items():
             command += [f"--{name}", str(descriptor)]
-        alone = partial(run_program, command, [*inherited.values(), self._shared])
+        alone = partial(processes.run_program, command, [*inherited.values(), self._shared])
         return [alone] if self._forks is None or self._forks.refuses else [fork, alone]
 
     # What the engine says.
@@ -245,13 +232,13 @@ class Supervisor:
 
     def _hear(self, number: int, word: bytes) -> None:
         now = asyncio.get_running_loop().time()
-        if word == LIVES:
+        if word == processes.LIVES:
             self._fleet.heard(number, now)
-        elif word == READY:
+        elif word == processes.READY:
             logger.info("worker %d serves", number)
             self._fleet.ready(number, now)
             self._news.set()
-        elif word == ACCEPTS and self._announce is not None:
+        elif word == processes.ACCEPTS and self._announce is not None:
             self._announce()
             self._announce = None
         # A worker of a newer version may have more to say.
@@ -261,12 +248,12 @@ class Supervisor:
         self._shares.forget(number)
         now = asyncio.get_running_loop().time()
         served = self._fleet.served(number, now)
-        oom_before, self._oom_kills = self._oom_kills, oom_kills()
+        oom_before, self._oom_kills = self._oom_kills, processes.oom_kills()
         if self._fleet.ended(number, now):
             logger.info("worker %d has stopped", number)
             self._suspects.forget(number)
         else:
-            cause = how_ended(status, lacked_memory=self._oom_kills > oom_before)
+            cause = processes.how_ended(status, lacked_memory=self._oom_kills > oom_before)
             after = "" if served is None else f", {served:.0f} s after it was ready"
             pause = self._fleet.pause(now)
             then = f"; the next one starts in {pause:.1f} s" if pause else ""
@@ -337,7 +324,7 @@ class Supervisor:
         if not self._max_bytes:
             return
         for number in self._fleet.serving:
-            size = resident_bytes(self._processes[number].pid)
+            size = processes.resident_bytes(self._processes[number].pid)
             if size > self._max_bytes and self._fleet.grown(number, now):
                 logger.warning(
                     "worker %d holds %d MiB, more than WORKER_MAX_MEMORY_BYTES: it is replaced", number, size // MIB
@@ -347,7 +334,7 @@ class Supervisor:
 def _suspects(places: int) -> tuple[SuspectTable, int]:
     """Return a table that the workers share, and the descriptor by which they find it: `SHARED_SUSPECTS` names it."""
     descriptor = shared_file(SuspectTable.size(places))
-    os.environ[SHARED_SUSPECTS] = str(descriptor)
+    os.environ[processes.SHARED_SUSPECTS] = str(descriptor)
     return SuspectTable(mmap.mmap(descriptor, 0), places), descriptor
 
 
@@ -361,7 +348,7 @@ async def _migrate() -> int:
     )
     assert process.stdout is not None
     try:
-        await hand_on(process.stdout, sys.stderr.buffer, b"[migrate] ")
+        await processes.hand_on(process.stdout, sys.stderr.buffer, b"[migrate] ")
         return await process.wait()
     except asyncio.CancelledError:
         process.terminate()

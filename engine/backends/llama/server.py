@@ -17,17 +17,7 @@ import aiohttp
 from engine import orjson
 from engine.backends.base import BaseEngine, OptionReader, load_vocabulary, room
 from engine.backends.client import Refusal, ServerClient, Silent, Timeouts, open_session, shown, unless
-from engine.backends.llama.wire import (
-    PATH,
-    CompletionAnswer,
-    CompletionStream,
-    LlamaTurn,
-    Pieces,
-    TokensLeftOut,
-    completion,
-    ranked,
-    ranking,
-)
+from engine.backends.llama import wire
 from engine.backends.model_folder import read_vocabulary
 from engine.backends.vllm.server_lists import as_part, named_servers
 from engine.errors import (
@@ -151,7 +141,7 @@ class LlamaServerEngine(BaseEngine):
         self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS, look=LOOK_SECONDS)
         self._max_connections = MAX_CONNECTIONS
         self._running = 0  # generations
-        self._pieces: Pieces | None = None
+        self._pieces: wire.Pieces | None = None
         self._service: LlamaService | None = None  # what the server turned out to be at the start
         self._doubted = False  # it broke a generation, or did not answer: it may be another one by now
         self._session: aiohttp.ClientSession | None = None
@@ -208,11 +198,11 @@ class LlamaServerEngine(BaseEngine):
             vocabulary = await in_thread(partial(read_vocabulary, self._tokenizer))
             special = vocabulary.added
             ordinary = [each for each in range(len(vocabulary.pieces)) if each not in vocabulary.special]
-            self._pieces = await in_thread(partial(Pieces.of, ordinary, vocabulary.token_bytes))
+            self._pieces = await in_thread(partial(wire.Pieces.of, ordinary, vocabulary.token_bytes))
         else:
             await load_vocabulary()
             special = {token_bytes(token).decode(): token for token in SPECIAL_TOKENS}
-            self._pieces = await in_thread(partial(Pieces.of, range(SPECIAL_TOKENS.start), token_bytes))
+            self._pieces = await in_thread(partial(wire.Pieces.of, range(SPECIAL_TOKENS.start), token_bytes))
         self._require_open()
         if self._session is None:
             # It may close a connection behind any answer, without a word of it.
@@ -226,7 +216,7 @@ class LlamaServerEngine(BaseEngine):
         Where a stream has left tokens out, it goes on behind what is known (`pieces`).
         """
         service, pieces = await self._serving()
-        turn = LlamaTurn(request, room(request, service.max_model_len))
+        turn = wire.LlamaTurn(request, room(request, service.max_model_len))
         # Refuse a bias of a token that is none: llama.cpp would leave it out.
         strange = [token for token in request.sampling.logit_bias or () if int(token) >= service.tokens]
         if strange:
@@ -247,7 +237,7 @@ class LlamaServerEngine(BaseEngine):
                                 yield taken
                             if turn.is_over():
                                 break
-                except TokensLeftOut as left_out:
+                except wire.TokensLeftOut as left_out:
                     taken = await self._behind(turn, left_out.tokens, pieces)
                     if taken is not None:
                         yield taken
@@ -257,11 +247,13 @@ class LlamaServerEngine(BaseEngine):
         finally:
             self._running -= 1
 
-    async def _stream(self, turn: LlamaTurn, pieces: Pieces, vocabulary: int) -> AsyncGenerator[TokenChunk, None]:
+    async def _stream(
+        self, turn: wire.LlamaTurn, pieces: wire.Pieces, vocabulary: int
+    ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples behind what the turn has. Raises as `ServerClient.stream`, `TokensLeftOut`."""
         request, top = turn.request, turn.request.sampling.top_logprobs
         most = min(turn.left, FEW) if turn.is_blind else turn.left
-        body = completion(
+        body = wire.completion(
             request,
             turn.tokens,
             max_tokens=most,
@@ -270,17 +262,17 @@ class LlamaServerEngine(BaseEngine):
             again=turn.ask(),
         )
         reader = (
-            CompletionAnswer(max_tokens=most, vocabulary=vocabulary)
+            wire.CompletionAnswer(max_tokens=most, vocabulary=vocabulary)
             if turn.is_blind
-            else CompletionStream(pieces, max_tokens=most, vocabulary=vocabulary, top_logprobs=top)
+            else wire.CompletionStream(pieces, max_tokens=most, vocabulary=vocabulary, top_logprobs=top)
         )
-        async with aclosing(self._reached().stream(PATH, body, reader, headers=request.trace_headers)) as chunks:
+        async with aclosing(self._reached().stream(wire.PATH, body, reader, headers=request.trace_headers)) as chunks:
             async for chunk in chunks:
                 if turn.is_blind and top is not None:
                     chunk.logprobs = await self._likelihoods(turn, chunk.token_ids, pieces, top)
                 yield chunk
 
-    async def _behind(self, turn: LlamaTurn, tokens: Sequence[int], pieces: Pieces) -> TokenChunk | None:
+    async def _behind(self, turn: wire.LlamaTurn, tokens: Sequence[int], pieces: wire.Pieces) -> TokenChunk | None:
         """Take tokens that a stream has left out.
 
         Where they are not known, the next few are asked for in one answer, which has all of them.
@@ -299,14 +291,16 @@ class LlamaServerEngine(BaseEngine):
         return turn.take(TokenChunk(token_ids=tokens, logprobs=logprobs, finish_reason=finish))
 
     async def _likelihoods(
-        self, turn: LlamaTurn, tokens: Sequence[int], pieces: Pieces, top: int
+        self, turn: wire.LlamaTurn, tokens: Sequence[int], pieces: wire.Pieces, top: int
     ) -> list[TokenLogprob]:
         """Ask how likely each of these tokens was: it is told of none that ends within a character."""
         prompt = [*turn.request.prompt_token_ids, *turn.tokens]
         found = []
         for token in tokens:
-            answer = await self._reached().post(PATH, ranking(prompt, pieces.plain), seconds=self._timeouts.silence)
-            found.append(ranked(answer, token, top))
+            answer = await self._reached().post(
+                wire.PATH, wire.ranking(prompt, pieces.plain), seconds=self._timeouts.silence
+            )
+            found.append(wire.ranked(answer, token, top))
             prompt.append(token)
         return found
 
@@ -399,7 +393,7 @@ class LlamaServerEngine(BaseEngine):
         if self._session is not None:
             await self._session.close()
 
-    async def _serving(self) -> tuple[LlamaService, Pieces]:
+    async def _serving(self) -> tuple[LlamaService, wire.Pieces]:
         """Return what the server is; one that was away is looked at again first. Raises `EngineUnavailable`."""
         service, pieces = self._require_started()
         if self._doubted:
@@ -419,7 +413,7 @@ class LlamaServerEngine(BaseEngine):
             self._doubted = False
         return service, pieces
 
-    def _require_started(self) -> tuple[LlamaService, Pieces]:
+    def _require_started(self) -> tuple[LlamaService, wire.Pieces]:
         self._require_open()
         if self._service is None or self._pieces is None:
             raise EngineUnavailable("The engine is not started yet.")
