@@ -90,6 +90,16 @@ def in_chat(change: Any) -> Any:
     return lambda body: change(body["choices"][0]["message"])
 
 
+def created(change: Any) -> Mutation:
+    """Change answers to creates."""
+    return Mutation(answer=answered(CREATE, change))
+
+
+def event(kind: str, change: Any) -> Mutation:
+    """Change events of a type."""
+    return Mutation(events=changed(kind, change))
+
+
 # What is done wrong, and which checks have to say so.
 EVERY_SECOND = cycle((False, True))
 MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
@@ -98,26 +108,21 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
     ),
     "a model of no owner": (Mutation(answer=answered("GET /v1/models/", lambda b: b.pop("owned_by"))), ["models.one"]),
     "plain text": (Mutation(headers=lambda h: {**h, "content-type": "text/plain"}), ["json.answer"]),
-    "a field that is missing": (
-        Mutation(answer=answered(CREATE, lambda b: b.pop("incomplete_details"))), ["json.shape"],
-    ),
-    "one id for all": (Mutation(answer=answered(CREATE, lambda b: b.update(id="resp_1"))), ["json.ids"]),
-    "an error in a good answer": (Mutation(answer=answered(CREATE, lambda b: b.update(error={}))), ["json.status"]),
-    "no end's time": (Mutation(answer=answered(CREATE, lambda b: b.pop("completed_at", 0))), ["json.completed_at"]),
+    "a field that is missing": (created(lambda b: b.pop("incomplete_details")), ["json.shape"]),
+    "one id for all": (created(lambda b: b.update(id="resp_1")), ["json.ids"]),
+    "an error in a good answer": (created(lambda b: b.update(error={})), ["json.status"]),
+    "no end's time": (created(lambda b: b.pop("completed_at", 0)), ["json.completed_at"]),
     "text without annotations": (
-        Mutation(answer=answered(CREATE, said("message")(lambda item: item["content"][0].pop("annotations")))),
-        ["json.message"],
+        created(said("message")(lambda item: item["content"][0].pop("annotations"))), ["json.message"],
     ),
-    "a wrong sum": (
-        Mutation(answer=answered(CREATE, lambda b: b["usage"].update(total_tokens=1))), ["json.usage"],
-    ),
+    "a wrong sum": (created(lambda b: b["usage"].update(total_tokens=1)), ["json.usage"]),
     "cut and called complete": (
-        Mutation(answer=answered(CREATE, lambda b: b.update(status="completed", incomplete_details=None, usage={
-            **b["usage"], "output_tokens": 999}))),
+        created(lambda b: b.update(status="completed", incomplete_details=None, usage={
+            **b["usage"], "output_tokens": 999})),
         ["json.cut"],
     ),
     "metadata forgotten": (Mutation(request=without("metadata")), ["json.echo"]),
-    "tools forgotten": (Mutation(answer=answered(CREATE, lambda b: b.update(tools=[]))), ["json.echo_tools"]),
+    "tools forgotten": (created(lambda b: b.update(tools=[])), ["json.echo_tools"]),
     "no request id": (
         Mutation(headers=lambda h: {name: value for name, value in h.items() if name != "x-request-id"}),
         ["json.request_id"],
@@ -130,51 +135,33 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
     "events without names": (Mutation(named=False), ["stream.names", "messages.events"]),
     "numbers from 1": (Mutation(events=numbered), ["stream.numbers", "websocket.order"]),
     "two ends": (Mutation(events=twice), ["stream.order"]),
-    "no in_progress": (
-        Mutation(events=changed("response.in_progress", lambda event: False)), ["stream.order", "websocket.order"],
-    ),
+    "no in_progress": (event("response.in_progress", lambda e: False), ["stream.order", "websocket.order"]),
     "deltas without logprobs": (
-        Mutation(events=changed("response.output_text.delta", lambda event: event.pop("logprobs"))),
-        ["stream.shapes", "websocket.shapes"],
+        event("response.output_text.delta", lambda e: e.pop("logprobs")), ["stream.shapes", "websocket.shapes"],
     ),
     "an event of its own": (
-        Mutation(events=changed("response.in_progress", lambda event: event.update(type="response.working"))),
-        ["stream.shapes"],
+        event("response.in_progress", lambda e: e.update(type="response.working")), ["stream.shapes"],
     ),
-    "a part that never ends": (
-        Mutation(events=changed("response.content_part.done", lambda event: False)), ["stream.nesting"],
-    ),
-    "another text at the end": (
-        Mutation(events=changed("response.output_text.done", lambda event: event.update(text="no"))), ["stream.text"],
-    ),
+    "a part that never ends": (event("response.content_part.done", lambda e: False), ["stream.nesting"]),
+    "another text at the end": (event("response.output_text.done", lambda e: e.update(text="no")), ["stream.text"]),
     "another id in deltas": (
-        Mutation(events=changed("response.output_text.delta", lambda event: event.update(item_id="msg_no"))),
-        ["stream.item_ids"],
+        event("response.output_text.delta", lambda e: e.update(item_id="msg_no")), ["stream.item_ids"],
     ),
-    "an empty end": (
-        Mutation(events=changed("response.completed", lambda event: event["response"].update(output=[]))),
-        ["stream.items"],
-    ),
+    "an empty end": (event("response.completed", lambda e: e["response"].update(output=[])), ["stream.items"]),
     "no usage at the end": (
-        Mutation(events=changed("response.completed", lambda event: event["response"].update(usage=None))),
-        ["stream.responses"],
+        event("response.completed", lambda e: e["response"].update(usage=None)), ["stream.responses"],
     ),
     "incomplete called completed": (Mutation(events=as_completed), ["stream.cut"]),
     "arguments that differ": (
-        Mutation(events=changed("response.function_call_arguments.done", lambda event: event.update(arguments="{}"))),
-        ["stream.arguments"],
+        event("response.function_call_arguments.done", lambda e: e.update(arguments="{}")), ["stream.arguments"],
     ),
-    "an error swallowed": (
-        Mutation(request=cut_short),
-        ["stream.errors", "errors.too_long"],
-    ),
+    "an error swallowed": (Mutation(request=cut_short), ["stream.errors", "errors.too_long"]),
     "the parent lost in streams": (
         Mutation(request=lambda path, body: {**body, "previous_response_id": None} if body.get("stream") else body),
         ["state.continued_in_stream"],
     ),
     "the parent lost": (
-        Mutation(request=without("previous_response_id")),
-        ["state.continued", "state.unknown_previous"],
+        Mutation(request=without("previous_response_id")), ["state.continued", "state.unknown_previous"],
     ),
     "another code": (
         Mutation(answer=replaced(400, {"error": {"message": "not found", "code": "not_found"}},
@@ -193,8 +180,7 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
     ),
     "nothing deleted": (Mutation(path=lambda path: path.replace("DELETE", "GET")), ["state.deleted"]),
     "one order for all": (
-        Mutation(path=lambda path: path.replace("order=asc", "order=desc")),
-        ["state.input_items_order"],
+        Mutation(path=lambda path: path.replace("order=asc", "order=desc")), ["state.input_items_order"],
     ),
     "stored against the client's will": (Mutation(request=without("store")), ["state.not_stored"]),
     "a call's output dropped": (
@@ -216,29 +202,23 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
         Mutation(answer=answered("POST /v1/responses/resp_", lambda b: b.update(status="in_progress"))),
         ["background.cancelled"],
     ),
-    "in the foreground": (
-        Mutation(answer=answered(CREATE, lambda b: b.update(status="completed"))), ["background.begun"],
-    ),
+    "in the foreground": (created(lambda b: b.update(status="completed")), ["background.begun"]),
     "a parser that breaks": (
         Mutation(request=has_harmony, answer=replaced(500, {"error": {"message": "HarmonyError"}},
                                                       by=lambda path, status, body: status == 404)),
         ["items.harmony_text", "items.harmony_output", "chat.harmony_text", "messages.harmony_text"],
     ),
-    "ids looked up": (
-        Mutation(request=has_ids), ["items.replayed", "items.foreign_ids"],
-    ),
+    "ids looked up": (Mutation(request=has_ids), ["items.replayed", "items.foreign_ids"]),
     "a name with its namespace": (
-        Mutation(answer=answered(CREATE, said("function_call")(lambda call: call.update(name="functions.a")))),
+        created(said("function_call")(lambda call: call.update(name="functions.a"))),
         ["tools.arguments", "tools.namespace"],
     ),
     "broken arguments": (
-        Mutation(answer=answered(CREATE, said("function_call")(lambda item: item.update(arguments='{"city": "Pa')))),
-        ["tools.arguments"],
+        created(said("function_call")(lambda item: item.update(arguments='{"city": "Pa'))), ["tools.arguments"],
     ),
     "a choice that is ignored": (Mutation(request=without("tool_choice")), ["tools.allowed", "tools.undeclared"]),
     "a patch as a function": (
-        Mutation(answer=answered(CREATE, said("apply_patch_call")(lambda item: item.update(type="function_call")))),
-        ["tools.apply_patch"],
+        created(said("apply_patch_call")(lambda item: item.update(type="function_call"))), ["tools.apply_patch"],
     ),
     "functions alone": (
         Mutation(answer=replaced(400, {"error": {"message": "tool type is not supported"}}, by=has_other_tools)),
@@ -279,12 +259,8 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
     "a chat cut and called complete": (
         Mutation(answer=answered(CHAT, lambda b: b["choices"][0].update(finish_reason="tool_calls"))), ["chat.cut"],
     ),
-    "a message that does not stop": (
-        Mutation(events=changed("message_stop", lambda event: False)), ["messages.order"],
-    ),
-    "blocks that do not stop": (
-        Mutation(events=changed("content_block_stop", lambda event: False)), ["messages.order"],
-    ),
+    "a message that does not stop": (event("message_stop", lambda e: False), ["messages.order"]),
+    "blocks that do not stop": (event("content_block_stop", lambda e: False), ["messages.order"]),
     "a call without input": (
         Mutation(answer=answered(MESSAGES, lambda b: [block.update(input={}) for block in b.get("content", ())])),
         ["messages.call"],
