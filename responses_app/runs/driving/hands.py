@@ -52,9 +52,9 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     TurnBegan,
 )
-from responses_app.runs.driving.early import Guess
 from responses_app.runs.driving.generating import (
     Continuing,
+    Guess,
     Tell,
     as_sampled,
     delayed,

@@ -73,7 +73,7 @@ from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewhere
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.queues.turns import BackgroundQueue
+from responses_app.runs.plan.turns import BackgroundQueue
 from responses_app.stores.base import Claim, ClaimLost, StoredLog
 
 logger = logging.getLogger("respsite.runs")

@@ -16,7 +16,7 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, StopReason
-from responses_app.runs.driving import early
+from responses_app.runs.driving import early, generating
 from responses_app.runs.plan.served import MAX_EARLY, MAX_EARLY_OF_PROJECT, EarlyRoom
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
@@ -187,7 +187,7 @@ async def test_a_turn_that_cannot_be_read_again_is_not_guessed_on(
     def read_badly(*_: object) -> bool:
         raise ValueError("broken")
 
-    monkeypatch.setattr(early._CallReader, "read", read_badly)
+    monkeypatch.setattr(generating._CallReader, "read", read_badly)
     site = OnwardSite(THREE, Wiki())
     assert len(texts(await site.events(tools=TOOLS))) == 3
     assert site.engine.guesses == []
