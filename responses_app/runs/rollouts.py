@@ -99,7 +99,7 @@ class Rollouts:
                 try:
                     record = await self._make(project, ref.name, NewRollout())
                 except RolloutExists:  # another request was the first
-                    record = await self._found(project, ref.name)
+                    record = await self.get(project, ref.name)
         if record.ended_at is not None:
             raise rollout_ended(ref.name)
         settings = self._store.settings
@@ -159,7 +159,7 @@ class Rollouts:
 
     async def get(self, project: str, name: str) -> RolloutRecord:
         """Return a roll-out without its generations."""
-        return await self._found(project, name)
+        return self._or_not_found(await self._store.get(project, name), name)
 
     async def generations(self, record: RolloutRecord) -> Sequence[Generation]:
         """Return the generations that a roll-out had when it was read."""
@@ -191,7 +191,7 @@ class Rollouts:
     async def reward(self, project: str, name: str, given: NewReward) -> RolloutRecord:
         """Add a reward."""
         if given.turn is not None and not await self._store.has(project, name, given.turn):
-            await self._found(project, name)
+            await self.get(project, name)
             raise turn_not_found(given.turn)
         reward = {"reward": given.reward, "turn": given.turn, "at": int(self._now())}
         try:
@@ -231,9 +231,6 @@ class Rollouts:
         except RolloutsFull:
             raise rollouts_full(self._store.settings.rollouts_max_entries) from None
         return record
-
-    async def _found(self, project: str, name: str) -> RolloutRecord:
-        return self._or_not_found(await self._store.get(project, name), name)
 
     @staticmethod
     def _or_not_found(record: RolloutRecord | None, name: str) -> RolloutRecord:

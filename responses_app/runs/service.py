@@ -53,7 +53,7 @@ from responses_app.runs.plan.planning import Draft, check_grammar, count_prompt,
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.plan.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.retention import RetentionWatch
 from responses_app.runs.rollouts import Rollouts

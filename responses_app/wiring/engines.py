@@ -29,7 +29,7 @@ from responses_app.kit.duty import end_tasks
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.driving.unsaved import UsageBook
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from responses_app.runs.stateless.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings

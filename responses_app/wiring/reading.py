@@ -14,7 +14,7 @@ from responses_app.limits.suspects import Name, Running, current_holds, name_of
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject, invalid_request, not_an_object
 from responses_app.protocol.fields import IgnoredFields, header_choice, noting
 from responses_app.protocol.json_text import check_lengths, loads_bounded
-from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.plan.turns import FairThreads
 from responses_app.settings.conf import Settings
 
 READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts

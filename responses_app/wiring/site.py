@@ -48,7 +48,7 @@ from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan.history import History
 from responses_app.runs.plan.offering import ServedTools
 from responses_app.runs.plan.served import ServedModel, ServedModels
-from responses_app.runs.queues.turns import FairThreads, FairTurns
+from responses_app.runs.plan.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.retention import Expiry, RetentionWatch
 from responses_app.runs.rollouts import Rollouts

@@ -42,7 +42,7 @@ from responses_app.runs.plan.reading import no_reader
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse

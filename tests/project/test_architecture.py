@@ -67,7 +67,7 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "constraints-dev.txt", "CHANGELOG.md", "LICENSE", "SECURITY.md"),
     *("bench", "deploy", "docs"),
 }
-INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # parts of `runs` that only wiring knows beside it
+INSIDE_OF_RUNS = ("driving", "registry", "plan.turns", "duties")  # parts of `runs` that only wiring knows beside it
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     *(f"responses_app/extensions/containers/{name}.py" for name in ("command", "keeper")),  # parts of the two above
@@ -294,7 +294,7 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
     takes_turns = {
         each
         for each in known
-        if each.imported == "responses_app.runs.queues.turns" and floor_of(each.importer) == FLOOR["runs"] + 0.5
+        if each.imported == "responses_app.runs.plan.turns" and floor_of(each.importer) == FLOOR["runs"] + 0.5
     }
     assert {room_of(each.importer) for each in known if each not in takes_turns} == {"runs", "wiring"}
 

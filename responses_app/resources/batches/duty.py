@@ -36,7 +36,7 @@ from responses_app.resources.batches.lines import (
 from responses_app.resources.batches.model import CANCELLING, COMPLETED, FAILED, IN_PROGRESS, VALIDATING, Batch
 from responses_app.resources.batches.runner import BatchContext, KeyGone, LineRunner
 from responses_app.resources.files.fields import PIECE_BYTES, FileGone, NewFile
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from responses_app.stores.base import ClaimLost
 
 logger = logging.getLogger("respsite.runs")

@@ -36,7 +36,7 @@ from responses_app.resources.batches.lines import (
 from responses_app.resources.batches.model import BEGUN, IN_PROGRESS, Batch, BatchLine
 from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.batches.store import Batches, DoneLine
-from responses_app.runs.queues.turns import FairTurns, TurnPlace
+from responses_app.runs.plan.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.callers import BaseKeyStore
 

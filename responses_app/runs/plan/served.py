@@ -23,7 +23,7 @@ from engine.types import EngineInfo, Session
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import makes_embeddings, model_not_found
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 
 MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 3 MB
 MAX_TOOLS_OF_PROJECT = 256  # of these: no project has others forget theirs by calling many

@@ -36,7 +36,7 @@ from responses_app.runs.log.following import FollowedResponse, OtherWorkers
 from responses_app.runs.log.journal import EventSource, ResponseReader
 from responses_app.runs.plan.failures import window_over
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.queues.turns import BackgroundQueue
+from responses_app.runs.plan.turns import BackgroundQueue
 from responses_app.runs.registry.tracing import execute_in_span
 
 logger = logging.getLogger("respsite.runs")

@@ -42,7 +42,7 @@ from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.queues.turns import TurnPlace
+from responses_app.runs.plan.turns import TurnPlace
 
 logger = logging.getLogger("respsite.runs")
 

@@ -36,7 +36,7 @@ from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin, session_of
 from responses_app.runs.plan.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.plan.turns import FairThreads
 from responses_app.runs.rollouts import as_part, part_of, with_sampling
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completing import Completing, Deltas, OpenChoice

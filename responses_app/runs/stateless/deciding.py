@@ -45,7 +45,7 @@ from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin, session_of
 from responses_app.runs.plan.planning import project_salt
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.queues.turns import TurnPlace
+from responses_app.runs.plan.turns import TurnPlace
 from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")

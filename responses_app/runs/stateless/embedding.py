@@ -25,7 +25,7 @@ from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 
 logger = logging.getLogger("respsite.runs")
 

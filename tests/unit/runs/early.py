@@ -11,7 +11,7 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import FakeStore, Site, run_settings
 from tests.kit.plain_format import STOP, PlainFormat, PlainParser

@@ -13,7 +13,7 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeOthers, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event

@@ -23,7 +23,7 @@ from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.resources.files.fields import NewFile
 from responses_app.resources.files.model import StoredFile
 from responses_app.resources.files.store import Files
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from responses_app.stores.base import ClaimLost
 from responses_app.web.endpoint import line_of
 

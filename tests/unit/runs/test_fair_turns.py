@@ -17,7 +17,7 @@ from engine.formats.harmony.encoding import encode_text
 from engine.threads import check_given_up
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, QueueBounds
-from responses_app.runs.queues.turns import LONG, LONG_THREADS, SHORT_THREADS, FairThreads, FairTurns, TurnPlace
+from responses_app.runs.plan.turns import LONG, LONG_THREADS, SHORT_THREADS, FairThreads, FairTurns, TurnPlace
 from tests.kit.waiting import eventually
 
 MANY = QueueBounds(1000)

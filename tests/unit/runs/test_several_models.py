@@ -18,7 +18,7 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
-from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.plan.turns import FairTurns
 from tests.kit.fakes import FakeEngine, Reading, Site
 from tests.kit.plain_format import FORMAT, STOP, PlainFormat
 from tests.kit.waiting import eventually

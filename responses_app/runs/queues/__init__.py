@@ -1,1 +1,0 @@
-"""Who is next: projects share the engine, its threads and the background."""
