@@ -191,7 +191,7 @@ def test_dropping_the_oldest_leaves_an_end_that_fits(
     if len(whole) <= limit:
         assert rest == whole
     lengths = [len(tokens) for part in link.lineage() for _, tokens in reversed(list(part.own.messages()))]
-    assert len(rest) <= max(limit, *lengths[:1])
+    assert len(rest) <= max(limit, 0, *lengths[:1])
 
 
 def request(**fields: object) -> CreateRequest:
