@@ -1,19 +1,18 @@
 """`EngineDetails`: what a request wants to know of the engine's work beside the answer, and what the engine said of it.
 
 Nothing of it is in a response's events, its log or the store: it is for the client that asked, while it reads.
-The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`. Below it stand log probabilities of
-tokens as clients see them: in the events of a text, and with their bytes in the item.
+The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine import orjson
 from engine.backends.base import BaseEngine
-from engine.formats.base import ModelFormat, TextLogprob
+from engine.formats.base import ModelFormat
 from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
-from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import invalid_value, unsupported_parameter
 
 MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and their alternatives; 40 MB of JSON
 
@@ -98,36 +97,3 @@ def check_transfer(data: Mapping[str, object], *, engine_fields: bool) -> None:
             "kv_transfer_params",
             "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
         )
-
-
-LOWEST = -9999.0  # stands for minus infinity, as in OpenAI's answers: JSON has no number for it
-
-
-def event_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
-    """Return the `logprobs` of `output_text.delta` and `output_text.done`."""
-    return [
-        {
-            **_token(entry.token, entry.logprob),
-            "top_logprobs": [_token(token, logprob) for token, logprob in entry.top],
-        }
-        for entry in entries
-    ]
-
-
-def item_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
-    """Return the `logprobs` of an item's `output_text` part."""
-    return [
-        {
-            **_token_with_bytes(entry.token, entry.logprob),
-            "top_logprobs": [_token_with_bytes(token, logprob) for token, logprob in entry.top],
-        }
-        for entry in entries
-    ]
-
-
-def _token(token: bytes, logprob: float) -> JsonObject:
-    return {"token": token.decode(errors="replace"), "logprob": max(logprob, LOWEST)}
-
-
-def _token_with_bytes(token: bytes, logprob: float) -> JsonObject:
-    return {**_token(token, logprob), "bytes": list(token)}

@@ -111,6 +111,21 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
     return ApiError(message, param=param, code=code)
 
 
+_MAX_SHOWN_NAME = 80  # characters of a field's name in an error
+
+
+def dotted(location: tuple[int | str, ...], at: str = "") -> str:
+    """Write a location as OpenAI does: `input[2].content[0].text`.
+
+    Of a name that a client has made up, no more than its beginning is written.
+    """
+    path = at
+    for part in location:
+        named = f"[{part}]" if isinstance(part, int) else part[:_MAX_SHOWN_NAME]
+        path = f"{path}.{named}" if path and isinstance(part, str) else f"{path}{named}"
+    return path
+
+
 def invalid_value(param: str, why: str) -> ApiError:
     """A field has a value that it does not take (400)."""
     return invalid_request(f"Invalid value for '{param}': {why}", param=param, code="invalid_value")

@@ -28,7 +28,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    dotted,
+    invalid_request,
+    invalid_value,
+    unsupported_parameter,
+)
 
 IGNORED_HEADER = "respsite-ignored"
 MAX_NAMED = 20  # ignored fields that one answer names; more are counted
@@ -328,8 +335,6 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 Model = TypeVar("Model", bound=ClientModel)
 
 _MAX_DIGITS = 18  # of a number in a query or a form: what fits into 64 bits, and is quick to read
-_MAX_SHOWN_NAME = 80  # characters of a field's name in an error
-MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 
 # By pydantic's types of errors: what a field takes, in JSON's words.
 _EXPECTED = {
@@ -482,17 +487,6 @@ def _telling(findings: Sequence[_Finding]) -> tuple[tuple[int | str, ...], Seque
     top = min((place for place, _ in findings), key=len)
     inside = [finding for finding in findings if len(finding[0]) > len(top) and finding[0][: len(top)] == top]
     return _telling(inside) if inside else (top, [details for place, details in findings if place == top])
-
-
-def dotted(location: tuple[int | str, ...], at: str = "") -> str:
-    """Write a location as OpenAI does: `input[2].content[0].text`.
-
-    Of a name that a client has made up, no more than its beginning is written.
-    """
-    path = at
-    for part in location:
-        path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part[:_MAX_SHOWN_NAME])
-    return path
 
 
 def _as_api_error(place: tuple[int | str, ...], findings: Sequence[ErrorDetails], at: str) -> ApiError:

@@ -13,10 +13,17 @@ events and stores: `json_size` refuses that.
 from collections.abc import Iterator, Mapping
 
 from engine import orjson
-from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
-from responses_app.protocol.fields import MAX_NESTING, dotted
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    array_too_long,
+    dotted,
+    invalid_request,
+    invalid_value,
+)
 
 PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
+MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 MAX_TOOLS = 4096  # of one request, those in a namespace not counted
 _SILENT = bytes(set(range(256)) - set(b'",[{'))  # every byte but those that say how many values there are
 # As UTF-8 has them: no other character has these bytes in it, and outside of its strings JSON is ASCII.

@@ -16,12 +16,11 @@ and the first sentences of a longer one. So one that is asked for is always ther
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal, TypeVar, cast
 
 from engine.formats.base import ItemKind, TextLogprob
 from responses_app.protocol import ids
-from responses_app.protocol.engine_details import event_logprobs, item_logprobs
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import DeltaTemplate, EventType, PendingEvents
 from responses_app.protocol.items.resources import (
@@ -173,6 +172,39 @@ class MessageBuilder(ItemBuilder):
         if self._logprobs:
             part["logprobs"] = item_logprobs(self._logprobs)
         return part
+
+
+LOWEST = -9999.0  # stands for minus infinity, as in OpenAI's answers: JSON has no number for it
+
+
+def event_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
+    """Return the `logprobs` of `output_text.delta` and `output_text.done`."""
+    return [
+        {
+            **_token(entry.token, entry.logprob),
+            "top_logprobs": [_token(token, logprob) for token, logprob in entry.top],
+        }
+        for entry in entries
+    ]
+
+
+def item_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
+    """Return the `logprobs` of an item's `output_text` part."""
+    return [
+        {
+            **_token_with_bytes(entry.token, entry.logprob),
+            "top_logprobs": [_token_with_bytes(token, logprob) for token, logprob in entry.top],
+        }
+        for entry in entries
+    ]
+
+
+def _token(token: bytes, logprob: float) -> JsonObject:
+    return {"token": token.decode(errors="replace"), "logprob": max(logprob, LOWEST)}
+
+
+def _token_with_bytes(token: bytes, logprob: float) -> JsonObject:
+    return {**_token(token, logprob), "bytes": list(token)}
 
 
 class CompactionBuilder(ItemBuilder):

@@ -17,7 +17,7 @@ from engine import orjson
 from engine.errors import GenerationFailed
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
-from responses_app.protocol.engine_details import LOWEST, check_transfer
+from responses_app.protocol.engine_details import check_transfer
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -28,6 +28,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.fields import ClientModel, Refused, validate
 from responses_app.protocol.json_text import dumps, json_size
+from responses_app.protocol.output.builders import LOWEST
 from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.protocol.fields import MAX_NESTING
+from responses_app.protocol.json_text import MAX_NESTING
 from tests.kit.clients import Frame, Socket, read_error_answer
 from tests.kit.inprocess import Server
 
