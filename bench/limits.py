@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 
 from redis.asyncio import Redis
@@ -13,9 +13,8 @@ from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
-from responses_app.protocol.api_keys import Caller, KeyRecord, digest_of
-from responses_app.protocol.rate_limits import Amount, LimitedSubject, Limits, Slot, as_headers, limited_by
-from responses_app.stores.callers import BaseKeyStore, SessionPass
+from responses_app.protocol.api_keys import Caller, KeyRecord, SessionPass, digest_of
+from responses_app.protocol.rate_limits import Amount, Limits, Slot, as_headers, limited_by
 from tests.kit.redis_server import RedisServer
 
 REQUESTS = 2000
@@ -35,27 +34,15 @@ LIMITED = limited_by("key_a", "p", ALL, ALL)
 SCOPE = {"headers": [(b"host", b"models.example"), (b"authorization", b"Bearer " + SECRET.encode())]}
 
 
-class _Keys(BaseKeyStore):
+class _Keys:
     """One key, in memory."""
 
     async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         key = KeyRecord(id="key_a", project="p", digest=digest_of(SECRET), limited=LIMITED)
         return {key.digest: key} if key.digest in digests else {}
 
-    async def get(self, key_id: str) -> KeyRecord | None:
-        return None
-
-    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
-        return ()
-
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         pass
-
-    async def has_keys(self) -> bool:
-        return True
-
-    async def make_first(self, secret: str) -> bool:
-        return False
 
     async def aclose(self) -> None:
         pass

@@ -16,7 +16,7 @@ import dj_database_url
 from engine.errors import reason_of
 from responses_app.settings.conf import ConfigurationError, from_environ
 from responses_app.settings.extensions import load
-from responses_app.stores.callers import SIGN_ON_BACKEND
+from responses_app.stores.roles import SIGN_ON_BACKEND
 
 try:
     RESPSITE, RESPSITE_WARNINGS = from_environ(os.environ)

@@ -46,10 +46,10 @@ def rollout_purge(bench: Bench) -> Iterator[Result]:
 def _fill(alias: str, rollouts: int) -> None:
     from django.db import connections, transaction
 
-    from responses_app.models.rollouts import Rollout, RolloutGeneration
     from responses_app.protocol.rollouts.generations import EngineCall, Generation, as_logprobs
-    from responses_app.stores.database.rollouts.rows import generation_row, row_of
-    from responses_app.stores.rollouts import RolloutRecord
+    from responses_app.resources.rollouts.fields import RolloutRecord
+    from responses_app.resources.rollouts.model import Rollout, RolloutGeneration
+    from responses_app.resources.rollouts.rows import generation_row, row_of
 
     call = EngineCall(
         response_id="resp_1", sampled=as_tokens(range(SAMPLED)), logprobs=as_logprobs([-0.5] * SAMPLED), finish="stop"
@@ -72,11 +72,11 @@ def _fill(alias: str, rollouts: int) -> None:
 
 
 async def _purge(alias: str, rollouts: int) -> tuple[list[float], float]:
-    from responses_app.stores.database.rollouts.store import DatabaseRollouts
-    from responses_app.stores.rollouts import UNLIMITED, RolloutRecord
+    from responses_app.resources.rollouts.fields import UNLIMITED, RolloutRecord
+    from responses_app.resources.rollouts.store import RolloutStore
 
     purger, writer = (
-        DatabaseRollouts(using=alias, settings=replace(UNLIMITED, rollout_ttl=3600.0), now=time.time) for _ in range(2)
+        RolloutStore(using=alias, settings=replace(UNLIMITED, rollout_ttl=3600.0), now=time.time) for _ in range(2)
     )
     waits: list[float] = []
 

@@ -1,27 +1,26 @@
-"""All endpoints of the API, by their paths, in the order in which paths are tried; those of others' extensions last."""
+"""All endpoints of the API, by their paths, in the order in which paths are tried; those without a place here last."""
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from responses_app.api import chat, messages, models, openapi, responses, server, stateless
 from responses_app.kit.extension import Extension, extensions
-from responses_app.resources.audit import endpoints as audit_logs
-from responses_app.resources.batches import endpoints as batches
-from responses_app.resources.conversations import endpoints as conversations
-from responses_app.resources.files import endpoints as files
-from responses_app.resources.projects import endpoints as projects
-from responses_app.resources.skills import endpoints as skills
-from responses_app.resources.usage import endpoints as usage
-from responses_app.resources.vector_stores import endpoints as vector_stores
-from responses_app.resources.webhooks import endpoints as webhooks
+from responses_app.kit.resources import modules_of_resources
+from responses_app.resources.batches.endpoints import MESSAGES_ENDPOINTS
+from responses_app.resources.projects.endpoints import SPEND_LIMITS
 from responses_app.web.endpoint import Endpoint
 
 
 def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
     """Return the table with the endpoints of extensions. Ends the process where another has a path of theirs.
 
-    Theirs have the place of their tag, also in the OpenAPI document; those with a tag of their own come last.
+    Theirs have the place of their tag, also in the OpenAPI document, and those of resources that of their folder; those
+    that have no place here come last.
     """
+    by_folder: dict[str, Sequence[Endpoint]] = {
+        module.__name__.split(".")[-2]: module.ENDPOINTS for module in modules_of_resources("endpoints")
+    }
     brought = [(extension.label, endpoint) for extension in loaded for endpoint in extension.endpoints()]
     by_tag: dict[str, list[Endpoint]] = {}
     for _, endpoint in brought:
@@ -30,26 +29,26 @@ def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
         *responses.ENDPOINTS,
         *chat.ENDPOINTS,
         *messages.ENDPOINTS,
-        *batches.MESSAGES_ENDPOINTS,
+        *MESSAGES_ENDPOINTS,
         *stateless.ENDPOINTS,
         *models.ENDPOINTS,
         *by_tag.pop("Engine", ()),
-        *conversations.ENDPOINTS,
-        *files.ENDPOINTS,
-        *batches.ENDPOINTS,
-        *vector_stores.ENDPOINTS,
+        *by_folder.pop("conversations"),
+        *by_folder.pop("files"),
+        *by_folder.pop("batches"),
+        *by_folder.pop("vector_stores"),
         *by_tag.pop("Containers", ()),
-        *skills.ENDPOINTS,
+        *by_folder.pop("skills"),
         *by_tag.pop("Rollouts", ()),
-        *webhooks.ENDPOINTS,
-        *projects.ENDPOINTS,
-        *audit_logs.ENDPOINTS,
-        *projects.SPEND_LIMITS,
-        *usage.ENDPOINTS,
+        *by_folder.pop("webhooks"),
+        *by_folder.pop("projects"),
+        *by_folder.pop("audit"),
+        *SPEND_LIMITS,
+        *by_folder.pop("usage"),
         *by_tag.pop("Playground", ()),
         *openapi.ENDPOINTS,
         *server.ENDPOINTS,
-        *(endpoint for endpoints in by_tag.values() for endpoint in endpoints),
+        *chain.from_iterable((*by_folder.values(), *by_tag.values())),
     )
     owners = {id(endpoint): label for label, endpoint in brought}
     patterns = [(owners.get(id(other)), other.path, re.compile(other.regex)) for other in table]

@@ -30,6 +30,7 @@ from responses_app.protocol.api_keys import (
     MANAGES,
     NOBODY_ASKED,
     Caller,
+    SessionPass,
     incorrect_api_key,
     new_secret,
     no_admin_key,
@@ -37,7 +38,6 @@ from responses_app.protocol.api_keys import (
     session_over,
 )
 from responses_app.protocol.errors import ApiError, overloaded
-from responses_app.stores.callers import SessionPass
 
 if TYPE_CHECKING:
     from responses_app.resources.projects.callers import Staff

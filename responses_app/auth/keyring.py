@@ -13,13 +13,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from engine.errors import reason_of
 from responses_app.kit.duty import until_look
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
-from responses_app.stores.callers import BaseKeyStore
+
+if TYPE_CHECKING:
+    from responses_app.resources.projects.callers import KeyStore
 
 logger = logging.getLogger("respsite.auth")
 
@@ -49,7 +52,7 @@ class _KnownKey:
 class KeyRing:
     """The keys in use in one process. `now` is Unix seconds."""
 
-    def __init__(self, store: BaseKeyStore, *, now: Callable[[], float]) -> None:
+    def __init__(self, store: "KeyStore", *, now: Callable[[], float]) -> None:
         self.store = store
         self._now = now
         self._known: OrderedDict[str, _KnownKey] = OrderedDict()  # by digest, in the order of their use

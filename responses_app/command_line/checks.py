@@ -190,7 +190,7 @@ async def database(settings: Settings, seconds: float) -> list[Finding]:
     """Ask the database for its version, its time, and its tables."""
     from django.db import DatabaseError
 
-    from responses_app.kit.causes import cause_of
+    from responses_app.kit.errors import cause_of
 
     try:
         # 0.8: time is left to say what is wrong before the check as a whole is given up.
@@ -205,7 +205,7 @@ def _database(connect_seconds: int) -> list[Finding]:
     from django.db import connections
     from django.db.migrations.executor import MigrationExecutor
 
-    from responses_app.kit.causes import ONLY_READS
+    from responses_app.kit.errors import ONLY_READS
     from responses_app.stores.database.responses.rows import database_time
     from responses_app.stores.database.versions import REMEDY, newer_migration
 

@@ -1,6 +1,11 @@
 """`DatabaseReaders`: a few threads that speak to the database. Its errors become `StoreError`s of one line.
 
-Their connections are lent by `pool`. Questions that are asked every second go together into one statement.
+Their connections are lent by `pool`. What workers ask again and again, whether there is anything for them to do:
+
+    each second   webhooks, batches, orphans, … ── a question each ──> one statement on one thread
+
+Nearly always there is nothing. Then a call on a thread and a statement cost far more than the answer, so the questions
+that come together are asked together (`DatabaseReaders.poll`).
 """
 
 import asyncio
@@ -10,18 +15,18 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
 from threading import Lock
 from typing import TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, ProgrammingError
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from engine.errors import reason_of
-from responses_app.kit.causes import ALL_LENT, cause_of, is_full
-from responses_app.kit.deadline import process_ends_at, within
-from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
-from responses_app.kit.polling import Question, Row, answers
-from responses_app.kit.pool import hold, let_go
+from responses_app.kit.errors import ALL_LENT, NotMigrated, StoreClosed, StoreError, cause_of, is_full
+from responses_app.kit.pool import hold, let_go, process_ends_at, within
 
 logger = logging.getLogger("respsite.stores")
 
@@ -64,6 +69,37 @@ def too_slow(seconds: float) -> StoreError:
     failure = StoreError(f"The database did not answer within {seconds:g} s.")
     failure.passing = True
     return failure
+
+
+Row = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A SELECT of a text and a number, without an order and without a limit."""
+
+    columns: str
+    rest: str  # from FROM on
+    values: tuple[str | datetime, ...] = ()  # of its parameters
+
+
+def any_of(rest: str, *values: str | datetime) -> Question:
+    """Return the question whether there is any row; `rest` is behind FROM. Its answer has one row, or none."""
+    return Question("'', 1", f"WHERE EXISTS (SELECT 1 FROM {rest})", values)
+
+
+def answers(cursor: CursorWrapper, questions: Sequence[Question]) -> Sequence[Sequence[Row]]:
+    """Return the rows of each question, of all with one statement."""
+    parts = (f"SELECT {place}, {each.columns} {each.rest}" for place, each in enumerate(questions))
+    values = (value for each in questions for value in each.values)
+    adapted = cursor.db.ops.adapt_datetimefield_value  # not every driver takes a time
+    cursor.execute(
+        " UNION ALL ".join(parts), [adapted(value) if isinstance(value, datetime) else value for value in values]
+    )
+    found: list[list[Row]] = [[] for _ in questions]
+    for place, text, number in cursor.fetchall():
+        found[place].append((text, number))
+    return found
 
 
 Result = TypeVar("Result")

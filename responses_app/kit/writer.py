@@ -41,10 +41,8 @@ from typing import Generic, TypeVar
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.kit.causes import is_full
-from responses_app.kit.deadline import process_ends_at, within
-from responses_app.kit.errors import StoreClosed, StoreError
-from responses_app.kit.pool import hold, let_go
+from responses_app.kit.errors import StoreClosed, StoreError, is_full
+from responses_app.kit.pool import hold, let_go, process_ends_at, within
 from responses_app.kit.threads import FULL_SECONDS, PASSING, in_one_line, is_unmigrated, store_error, too_slow
 
 logger = logging.getLogger("respsite.stores")

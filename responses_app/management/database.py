@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from responses_app.kit.causes import cause_of
+from responses_app.kit.errors import cause_of
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.protocol.rate_limits import MOST
 from responses_app.resources.audit.chain import append

@@ -17,23 +17,16 @@ from responses_app.kit import places as place_models  # noqa: F401
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
+from responses_app.kit.resources import modules_of_resources
 from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
-from responses_app.models import playground as playground_models  # noqa: F401 - Django looks for models here
-from responses_app.models import rollouts as rollout_models  # noqa: F401
+from responses_app.models import playground as playground_models  # noqa: F401
 from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
-from responses_app.resources.audit import model as audit_models  # noqa: F401
-from responses_app.resources.batches import model as batch_models  # noqa: F401
-from responses_app.resources.conversations import model as conversation_models  # noqa: F401
-from responses_app.resources.files import model as file_models  # noqa: F401
-from responses_app.resources.projects import model as project_models  # noqa: F401
-from responses_app.resources.skills import model as skill_models  # noqa: F401
-from responses_app.resources.usage import model as usage_models  # noqa: F401
-from responses_app.resources.vector_stores import model as vector_store_models  # noqa: F401
-from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
+
+list(modules_of_resources("model"))  # Django looks for models here
 
 LISTED = (
     "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"
@@ -179,7 +172,7 @@ class ApprovalClaim(models.Model):
     request_id = models.CharField(max_length=ID_LENGTH)  # a digest of the request's id, which may be a client's
     response_id = models.CharField(max_length=ID_LENGTH)
     claimed_at = models.DateTimeField()
-    kept = Kept(shown=(110, "approval claims"), owner="Response")  # a day later: `stores.database.approvals`
+    kept = Kept(shown=(110, "approval claims"), owner="Response")  # a day later: `stores.approvals`
 
     class Meta:
         constraints: ClassVar = [

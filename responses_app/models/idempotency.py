@@ -13,7 +13,7 @@ class IdempotencyKey(WithId):
 
     project = models.CharField(max_length=64, default="default")
     fingerprint = models.CharField(max_length=64)  # of the request: the key is for no other
-    state = models.CharField(max_length=16)  # see `stores.idempotency.KeyState`
+    state = models.CharField(max_length=16)  # see `protocol.idempotency.KeyState`
     object_id = models.CharField(max_length=ID_LENGTH, default="")  # of the response it makes; empty for none
     epoch = models.PositiveIntegerField(default=1)  # how many have claimed it
     token = models.CharField(max_length=ID_LENGTH)  # of the claim that holds it

@@ -53,30 +53,12 @@ READS_CONVERSATIONS = "api.conversations.read"
 READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is made for this reads them
 # Engines serve all projects: only a key that is made for this sees, or changes, what a trainer does to them.
 READS_ENGINE, WRITES_ENGINE = "api.engine.read", "api.engine.write"
-# What a key may be made for; one without any scope may do everything but what only keys made for it may. The other
+_OTHERS = (Area.MODELS, Area.MANAGEMENT)  # nobody writes the one, and only admin keys have the other
+# What a key may be made for; one without any scope may do everything but what only keys made for it may. Most
 # names are OpenAI's.
 SCOPES = (
-    "api.model.read",
-    "api.responses.read",
-    "api.responses.write",
-    READS_CONVERSATIONS,
-    "api.conversations.write",
-    "api.containers.read",
-    "api.containers.write",
-    "api.files.read",
-    "api.files.write",
-    "api.vector_stores.read",
-    "api.vector_stores.write",
-    "api.embeddings.read",
-    "api.embeddings.write",
-    "api.skills.read",
-    "api.skills.write",
-    "api.webhooks.read",
-    "api.webhooks.write",
-    "api.rollouts.read",
-    "api.rollouts.write",
-    READS_ENGINE,
-    WRITES_ENGINE,
+    Area.MODELS.scope(writes=False),
+    *(area.scope(writes=writes) for area in Area if area not in _OTHERS for writes in (False, True)),
     READS_METRICS,
 )
 MANAGES = (Area.MANAGEMENT.scope(writes=False), Area.MANAGEMENT.scope(writes=True))  # of admin keys, and only theirs
@@ -107,6 +89,14 @@ class KeyRecord:
     def opens(self, now: float) -> bool:
         """Whether it is good at this time, in Unix seconds."""
         return not self.revoked and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPass:
+    """A session that a page of this server means to come in by, and the project it wants to be in."""
+
+    key: str = field(repr=False)  # of Django's session; a secret
+    project: str  # "" for the default one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

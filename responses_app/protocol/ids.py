@@ -66,7 +66,6 @@ CONTAINER_FILE = "cfile_"
 ROLLOUT = "rollout_"
 SKILL = "skill_"
 SKILL_VERSION = "skillver_"
-WEBHOOK_ENDPOINT = "we_"
 USAGE = "usage_"  # of what a request used that made nothing with an id
 
 _NUMBER = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}", re.ASCII)  # a UUID of version 7: 12 digits are its milliseconds

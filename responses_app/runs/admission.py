@@ -46,7 +46,7 @@ from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.approvals import ApprovalHolder
+    from responses_app.stores.approvals import ApprovalHolder
 
 logger = logging.getLogger("respsite.runs")
 

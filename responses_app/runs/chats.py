@@ -23,7 +23,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.ids import CHAT_COMPLETION
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.log.journal import ResponseReader, Waiter
-from responses_app.stores.stores import BaseChatStore
+from responses_app.stores.base import BaseChatStore
 
 
 class StoredChats:

@@ -31,19 +31,19 @@ from uuid import uuid4
 
 from responses_app.kit.duty import end_tasks, until_kept
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.idempotency import too_many_keys
-from responses_app.protocol.sealing import Sealer
-from responses_app.runs.plan.plan import DecidedResponse
-from responses_app.stores.idempotency import (
+from responses_app.protocol.idempotency import (
     AnswerHead,
     IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
     KeyState,
+    too_many_keys,
 )
+from responses_app.protocol.sealing import Sealer
+from responses_app.runs.plan.plan import DecidedResponse
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
+    from responses_app.stores.idempotency import IdempotencyStore
 
 logger = logging.getLogger("respsite.idempotency")
 
@@ -96,7 +96,7 @@ class IdempotencyKeys:
 
     def __init__(
         self,
-        store: "DatabaseIdempotencyStore",
+        store: "IdempotencyStore",
         settings: IdempotencySettings,
         *,
         sealer: Sealer,

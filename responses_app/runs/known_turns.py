@@ -4,7 +4,7 @@ A later request continues with these tokens (see `protocol.prompt.replaying`) wh
 sends it whole. They cannot be read over the API; whoever sends the same turn back in the same project makes the model
 read them again.
 They are in this process's memory, where the turn that was asked for last is forgotten last. Where workers share a Redis
-(`BaseSharedTurns`), they are there too, sealed for their project: another worker may get the next request of a chat.
+(`RedisTurns`), they are there too, sealed for their project: another worker may get the next request of a chat.
 """
 
 import logging
@@ -13,12 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from responses_app.kit.retention import Retentions
 from responses_app.protocol.prompt.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.stores import BaseSharedTurns
+
+if TYPE_CHECKING:
+    from responses_app.stores.redis_turns import RedisTurns
 
 logger = logging.getLogger("respsite.runs")
 
@@ -48,7 +51,7 @@ class KnownTurns:
         settings: RunSettings,
         *,
         sealer: Sealer,
-        shared: BaseSharedTurns | None = None,
+        shared: "RedisTurns | None" = None,
         retentions: Retentions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

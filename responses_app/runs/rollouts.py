@@ -36,14 +36,14 @@ from responses_app.protocol.rollouts.requests import (
     with_defaults,
 )
 from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted, oldest_of
+from responses_app.resources.rollouts.fields import RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin, session_of_branch
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.retention import RetentionWatch
-from responses_app.stores.rollouts import RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.rollouts.store import DatabaseRollouts
+    from responses_app.resources.rollouts.store import RolloutStore
 
 MAX_RUNNING = 10_000  # roll-outs whose branches are remembered
 MAX_BRANCHES = 64  # of one; the sessions of more are forgotten by the engines themselves
@@ -56,7 +56,7 @@ class Rollouts:
 
     def __init__(
         self,
-        store: "DatabaseRollouts",
+        store: "RolloutStore",
         *,
         served: Callable[[str], ServedModel | None],
         new_id: Callable[[str], str],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
@@ -58,8 +58,10 @@ from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.retention import RetentionWatch
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.base import AcceptedResponse, Claim
-from responses_app.stores.callers import BaseKeyStore
-from responses_app.stores.stores import BaseSharedTurns
+
+if TYPE_CHECKING:
+    from responses_app.resources.projects.callers import KeyStore
+    from responses_app.stores.redis_turns import RedisTurns
 
 logger = logging.getLogger("respsite.runs")
 
@@ -85,9 +87,9 @@ class ResponseService:
     metrics: Metrics
     usage: UsageBook  # takes down what was used by all that is not stored
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))  # of what no request here asks for
-    keys: BaseKeyStore | None = None  # whose limits hold; None where there are no keys
+    keys: "KeyStore | None" = None  # whose limits hold; None where there are no keys
     running: Running = field(default_factory=Running)  # requests, as they are found where this worker dies
-    shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
+    shared_turns: "RedisTurns | None" = None  # what workers share of what was said in chats
     server_tools: ServedTools = field(default_factory=ServedTools)  # this server's tools
     threads: FairThreads = field(default_factory=FairThreads)  # for work that takes long
     # How long each project keeps things

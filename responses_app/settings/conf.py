@@ -20,6 +20,7 @@ from responses_app.auth.sign_on.settings import SignOnSettings
 from responses_app.kit.extension import Extension
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
+from responses_app.protocol.idempotency import IdempotencySettings
 from responses_app.protocol.prices import PriceSettings
 from responses_app.protocol.rollouts.requests import RolloutSettings
 from responses_app.protocol.session.session import SessionSettings
@@ -37,8 +38,8 @@ from responses_app.protocol.setting import (
     whole,
 )
 from responses_app.protocol.transport import HeaderSettings
-from responses_app.resources.batches.settings import BatchSettings
-from responses_app.resources.conversations.settings import ConversationSettings
+from responses_app.resources.batches.fields import BatchSettings
+from responses_app.resources.conversations.fields import ConversationSettings
 from responses_app.resources.files.fields import FileSettings
 from responses_app.resources.skills.fields import SkillSettings
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
@@ -47,7 +48,6 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.extensions import DEFAULT, chosen, extension_names, load
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
-from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.tools.settings import ImageSettings, MeaningSettings, PictureSettings, SearchSettings
 
 

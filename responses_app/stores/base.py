@@ -1,4 +1,7 @@
-"""The contract of what keeps responses; `tests/contracts/` has its suites, which run over every implementation."""
+"""The contracts of what keeps responses, chats and pictures, which `stores.nothing` keeps too, by keeping nothing.
+
+`tests/contracts/` has their suites. What is past its time is not found.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -6,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Stage
-from responses_app.protocol.chat.completion import StoredChoice
+from responses_app.protocol.chat.completion import ChatForm, ChatQuery, StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
+from responses_app.protocol.pictures import StoredPicture
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.rollouts.generations import RecordedResponse
@@ -323,3 +327,76 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def check(self) -> str | None:
         """Return None if the store can be used, else one sentence that says what to do (a migration to apply)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCompletion:
+    """A stored completion: the responses of its choices, in their order, and how they are worded."""
+
+    responses: Sequence[ResponseObject]  # in the order of the choices
+    form: ChatForm  # how its request was worded
+    metadata: Mapping[str, str]  # as it was changed last
+
+
+class BaseChatStore(ABC):
+    """The store of chat completions, which are named by the responses of their first choices.
+
+    They are written with the responses that their choices are (`StoredResponse.chat`), in the same transaction, and go
+    with them. One whose choices are not all there is not known. Every method raises `StoreError`.
+    """
+
+    @abstractmethod
+    async def get(self, project: str, first: str) -> KeptCompletion | None:
+        """Return a completion."""
+
+    @abstractmethod
+    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
+        """Return the messages that a completion was asked for, as they were sent."""
+
+    @abstractmethod
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
+        """Return up to `limit` completions behind the one that `query.page.after` names, which may be gone."""
+
+    @abstractmethod
+    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
+        """Give a completion other metadata, if it is there."""
+
+    @abstractmethod
+    async def choices(self, project: str, first: str) -> Sequence[str]:
+        """Return the responses of a completion's choices, as far as they are kept."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+class BasePictureStore(ABC):
+    """Keeps the pictures that models were shown; nobody reaches another project's. Every method raises `StoreError`.
+
+    A picture lies there once for each project, found by its digest, which stands in the tokens of the messages that
+    show it. It is kept for its *owners*: responses, by their ids, and what continues them. It goes with the last.
+    """
+
+    @abstractmethod
+    async def keep(self, project: str, owner: str, pictures: Sequence[StoredPicture]) -> None:
+        """Keep pictures for an owner, which may be accepted only later: within an hour, or they may go."""
+
+    @abstractmethod
+    async def use(self, project: str, owner: str, digests: Collection[str]) -> Collection[str]:
+        """Keep those of these pictures that are there for one more owner, as `keep` does; return their digests."""
+
+    @abstractmethod
+    async def known(self, project: str, digests: Collection[str]) -> Collection[str]:
+        """Return which of these pictures are there."""
+
+    @abstractmethod
+    async def read(self, project: str, digest: str) -> StoredPicture | None:
+        """Return a picture."""
+
+    @abstractmethod
+    async def purge(self) -> int:
+        """Remove what was kept for owners that were never accepted; return how many uses that were."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""

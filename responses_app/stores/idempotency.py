@@ -1,84 +1,197 @@
-"""Idempotency keys as they are kept, with their answers; `stores/database/idempotency.py` keeps them.
+"""Idempotency keys in the database, which all workers share, and the answers that are kept for them.
 
-A key is claimed before its request is carried out, and the claim says what has become of it:
-
-    running    a worker carries the request out
-    free       nobody does: it failed, and whoever comes next may claim it
-    answered   it has an answer: kept in parts here, or that of the response `object_id`
-    cut        its answer broke off, or nobody knows what came of it
-    too_long   it had an answer that was too long to be kept
-
-Each claim has a token, and whatever is written names it. So a worker that was only slow, and was taken for dead,
-changes nothing any more once another one has claimed the key.
+Who claims a key is decided by its row: whoever inserts it first, or changes it while he has it locked.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
-from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Count, QuerySet, Sum
+from django.db.models.functions import Length
+
+from responses_app.kit.kept import removes
+from responses_app.kit.table import Store, reads, writes
+from responses_app.models import Worker
+from responses_app.models.idempotency import AnswerPart, IdempotencyKey
+from responses_app.protocol.idempotency import AnswerHead, IdempotencyRecord, IdempotencySettings, KeyClaim, KeyState
+
+AT_ONCE = 200  # keys that one transaction of a purge removes
+PARTS_AT_ONCE = 8  # that one look reads
+
+_RUNNING = KeyState.RUNNING.value
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdempotencySettings(RoomSettings):
-    """How long keys hold, and how much is kept for them."""
+class IdempotencyStore(Store[IdempotencySettings]):
+    """Keeps keys of projects until their time is over. Every method raises `StoreError`."""
 
-    idempotency_key_ttl: float = setting(
-        86_400.0, seconds(1), "seconds for which an Idempotency-Key holds, and its answer is kept"
+    unlimited = IdempotencySettings()
+
+    @writes
+    def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
+        """Claim a key that is new, free, or that a dead worker holds for a stored response; return it as it is then.
+
+        It was claimed if its `token` is that of `claim`. A free key takes the claim's fingerprint; one that is not free
+        and has another fingerprint stays as it is. A key that was claimed before keeps its `object_id`, unless it was
+        free with another request. A dead worker's key without an `object_id` becomes `CUT`: nobody knows how far its
+        request came. A worker is dead that was not seen since `dead_before`; a claim of this very worker is one of a
+        dead one unless `held` has its token.
+        """
+        at = self._at()
+        new = IdempotencyKey(
+            id=claim.id,
+            project=claim.project,
+            fingerprint=claim.fingerprint,
+            state=_RUNNING,
+            object_id=claim.object_id,
+            token=claim.token,
+            worker=claim.worker,
+            created_at=at,
+            expires_at=at + timedelta(seconds=self._settings.idempotency_key_ttl),
+        )
+        rows, row = IdempotencyKey.objects.using(self._using), None
+        while row is None:  # its row may be let go between the two statements
+            rows.bulk_create([new], ignore_conflicts=True)
+            row = rows.select_for_update().filter(pk=claim.id).first()
+        if row.token == claim.token:
+            return _record(row, is_orphan=False)
+        if row.expires_at <= at or row.created_at.timestamp() <= self._since(claim.project):
+            remove_keys(self._db, [claim.id])
+            new.save(using=self._using, force_insert=True)
+            return _record(new, is_orphan=False)
+        is_own = row.worker == claim.worker
+        orphan = row.token not in held if is_own else _is_orphan(self._db, row, dead_before)
+        if row.state == KeyState.FREE:
+            if row.fingerprint != claim.fingerprint:
+                row.fingerprint, row.object_id = claim.fingerprint, claim.object_id
+        elif not (row.state == _RUNNING and orphan and row.fingerprint == claim.fingerprint):
+            return _record(row, is_orphan=orphan and row.state == _RUNNING)
+        elif not row.object_id:  # nobody knows how far the dead one came
+            _settle(row, KeyState.CUT)
+            return _record(row, is_orphan=False)
+        # What was kept of an answer is of the claim before.
+        AnswerPart.objects.using(self._using).filter(key=claim.id).delete()
+        row.state, row.token, row.worker, row.epoch = _RUNNING, claim.token, claim.worker, row.epoch + 1
+        row.head, row.size = None, 0
+        row.save(using=self._using)
+        return _record(row, is_orphan=False)
+
+    @reads
+    def look(self, key_id: str, *, dead_before: float) -> IdempotencyRecord | None:
+        """Return a key, None where nobody has it."""
+        row = IdempotencyKey.objects.using(self._using).filter(pk=key_id, expires_at__gt=self._at()).first()
+        if row is None or row.created_at.timestamp() <= self._since(row.project):
+            return None
+        return _record(row, is_orphan=row.state == _RUNNING and _is_orphan(self._db, row, dead_before))
+
+    @writes
+    def keep(self, key_id: str, token: str, *, head: AnswerHead, parts: Mapping[int, str], state: KeyState) -> bool:
+        """Keep parts of an answer, by their positions, and what has become of it; return whether the claim holds.
+
+        Where it does not, or something else has become of it meanwhile, nothing is kept. To keep the same again changes
+        nothing.
+        """
+        row = self._held(key_id, token)
+        # What was settled stays so: a write of before, which took its time, may come behind it.
+        if row is None or row.state not in (_RUNNING, state.value):
+            return False
+        rows = AnswerPart.objects.using(self._using)
+        # Those of an attempt whose answer got lost are there already, and are replaced.
+        rows.filter(key=key_id, position__in=list(parts)).delete()
+        rows.bulk_create([AnswerPart(key_id=key_id, position=position, data=data) for position, data in parts.items()])
+        row.head = {"status": head.status, "headers": dict(head.headers), "streams": head.streams}
+        row.state, row.size = state.value, rows.filter(key=key_id).aggregate(size=Sum(Length("data")))["size"] or 0
+        row.save(using=self._using, update_fields=["head", "state", "size"])
+        return True
+
+    @writes
+    def settle(self, key_id: str, token: str, state: KeyState) -> None:
+        """Note what has become of a key, if the claim holds, and drop the parts of an answer that is not whole."""
+        if (row := self._held(key_id, token)) is not None:
+            _settle(row, state)
+
+    @writes
+    def rename(self, key_id: str, token: str, object_id: str) -> None:
+        """Note that the request of a key makes another response than it was to make, if the claim holds."""
+        if (row := self._held(key_id, token)) is not None:
+            row.object_id = object_id
+            row.save(using=self._using, update_fields=["object_id"])
+
+    @writes
+    def forget(self, key_id: str, token: str) -> None:
+        """Let go of a key whose request has changed nothing, if the claim holds."""
+        if self._held(key_id, token) is not None:
+            remove_keys(self._db, [key_id])
+
+    @reads
+    def parts(self, key_id: str, start: int) -> Sequence[str]:
+        """Return the parts of an answer from a position on, a bounded number of them."""
+        rows = AnswerPart.objects.using(self._using).filter(key=key_id, position__gte=start)
+        return list(rows.order_by("position").values_list("data", flat=True)[:PARTS_AT_ONCE])
+
+    @reads
+    def usage(self, project: str) -> tuple[int, int]:
+        """Return how many keys of a project hold, and how many bytes their answers have."""
+        rows = IdempotencyKey.objects.using(self._using).filter(project=project, expires_at__gt=self._at())
+        counted = rows.aggregate(keys=Count("pk"), bytes=Sum("size"))
+        return counted["keys"], counted["bytes"] or 0
+
+    async def purge(self) -> int:
+        """Remove keys whose time is over, with their answers; return how many. All of them, in bounded steps."""
+        removed = 0
+        while step := await self._purge():
+            removed += step
+        return removed
+
+    @writes
+    def _purge(self) -> int:
+        rows = IdempotencyKey.objects.using(self._using).filter(expires_at__lte=self._at())
+        gone = list(rows.order_by("expires_at").values_list("pk", flat=True)[:AT_ONCE])
+        # Looked at again with the row locked: a request may have claimed the key anew since.
+        gone = list(rows.select_for_update().filter(pk__in=gone).order_by("pk").values_list("pk", flat=True))
+        remove_keys(self._db, gone)
+        return len(gone)
+
+    def _held(self, key_id: str, token: str) -> IdempotencyKey | None:
+        """Return a key with its row locked, None where the claim does not hold."""
+        return IdempotencyKey.objects.using(self._using).select_for_update().filter(pk=key_id, token=token).first()
+
+
+@removes(IdempotencyKey, at_once=50)
+def _remove_locked(rows: "QuerySet[IdempotencyKey]", ids: Sequence[str]) -> None:
+    with transaction.atomic(using=rows.db):
+        # A request may have claimed the key anew since: then these rows are its no more.
+        locked = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
+        remove_keys(connections[rows.db], locked)
+
+
+def remove_keys(connection: BaseDatabaseWrapper, key_ids: Sequence[str]) -> None:
+    """Remove keys with their answers, within a transaction."""
+    AnswerPart.objects.using(connection.alias).filter(key__in=key_ids).delete()
+    IdempotencyKey.objects.using(connection.alias).filter(pk__in=key_ids).delete()
+
+
+def _settle(row: IdempotencyKey, state: KeyState) -> None:
+    """Note what has become of a key that is locked; an answer that is not whole is dropped."""
+    AnswerPart.objects.using(row._state.db).filter(key=row.pk).delete()
+    row.state, row.worker, row.size, row.head = state.value, "", 0, None
+    row.save(using=row._state.db)
+
+
+def _is_orphan(connection: BaseDatabaseWrapper, row: IdempotencyKey, dead_before: float) -> bool:
+    # Before the first beats `dead_before` is minus infinity, which is not a time that a database takes.
+    since = datetime.fromtimestamp(max(0.0, dead_before), UTC)
+    return not Worker.objects.using(connection.alias).filter(pk=row.worker, seen_at__gt=since).exists()
+
+
+def _record(row: IdempotencyKey, *, is_orphan: bool) -> IdempotencyRecord:
+    return IdempotencyRecord(
+        fingerprint=row.fingerprint,
+        object_id=row.object_id,
+        state=KeyState(row.state),
+        epoch=row.epoch,
+        token=row.token,
+        is_orphan=is_orphan,
+        head=None if row.head is None else AnswerHead(**row.head),
     )
-    idempotency_max_keys: int = setting(
-        100_000, whole(1), "about how many Idempotency-Keys of one project hold at once; further ones get a 429"
-    )
-    idempotency_max_bytes: int = setting(
-        256 * MIB, whole(KIB),
-        "about how many bytes of answers are kept for the Idempotency-Keys of one project; beyond it new keys get a "
-        "429. Stored responses do not count here.",
-    )  # fmt: skip
-    idempotency_max_answer_bytes: int = setting(
-        8 * MIB, whole(KIB),
-        "largest answer that is kept for an Idempotency-Key; a longer one is sent, but not a second time",
-    )  # fmt: skip
-
-
-class KeyState(StrEnum):
-    """What has become of the request of a key."""
-
-    RUNNING = "running"
-    FREE = "free"
-    ANSWERED = "answered"
-    CUT = "cut"
-    TOO_LONG = "too_long"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerHead:
-    """What comes before the body of an answer."""
-
-    status: int  # of HTTP
-    headers: Mapping[str, str]  # by their names in lower case
-    streams: bool  # the body comes in parts, as it is made
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyClaim:
-    """That a worker is to carry out the request of a key."""
-
-    id: str  # made of the project and the key
-    project: str
-    fingerprint: str  # of the request
-    object_id: str  # the id of the stored response that it will make; "" where its answer is kept here
-    token: str  # of this claim alone
-    worker: str  # the id of the process
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdempotencyRecord:
-    """A key, as it is kept."""
-
-    fingerprint: str  # of the request it was first sent with
-    object_id: str  # the stored response it makes; "" where its answer is kept here
-    state: KeyState
-    epoch: int  # how many have claimed it
-    token: str  # of the claim that holds it
-    is_orphan: bool  # its worker died while it was running, or does not know of it
-    head: AnswerHead | None = None  # None until there is an answer

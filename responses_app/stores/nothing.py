@@ -11,6 +11,8 @@ from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
+    BaseChatStore,
+    BasePictureStore,
     BaseResponseStore,
     Claim,
     LogAppend,
@@ -19,8 +21,6 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
-from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseChatStore
 
 
 class NoResponseStore(BaseResponseStore):

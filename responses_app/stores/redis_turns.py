@@ -8,8 +8,6 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from responses_app.stores.stores import BaseSharedTurns
-
 logger = logging.getLogger("respsite.stores")
 
 PREFIX = "respsite:turns:2"  # another one wherever what is remembered changes: what stands under the first has thoughts
@@ -17,8 +15,10 @@ TIMEOUT_SECONDS = 0.5  # of a call: a chat waits no longer for what only makes i
 _FAILURES = (RedisError, OSError, TimeoutError)
 
 
-class RedisTurns(BaseSharedTurns):
-    """The turns of chats in Redis; while that is away, nothing is known and nothing is kept.
+class RedisTurns:
+    """The turns of chats that workers share, by their keys, each for some time.
+
+    It raises nothing, and takes no long: while Redis is away, nothing is known and nothing is kept.
 
     `connect` makes the client, which this object owns and closes.
     """

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 APP = "responses_app"
+SIGN_ON_BACKEND = "responses_app.admin.sign_on.backend.SignOnBackend"  # as Django's settings and sessions name it
 ALL = "*"  # stands for all permissions that there are
 
 

@@ -24,6 +24,9 @@ from responses_app.protocol.errors import ApiError, stopping
 from responses_app.protocol.idempotency import (
     IDEMPOTENCY_KEY,
     REPLAYED,
+    AnswerHead,
+    IdempotencyRecord,
+    KeyState,
     answer_deleted,
     answer_lost,
     answer_too_long,
@@ -37,7 +40,6 @@ from responses_app.protocol.sealing import SealBroken
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, in_pieces
 from responses_app.runs.log.journal import Waiter
-from responses_app.stores.idempotency import AnswerHead, IdempotencyRecord, KeyState
 from responses_app.web.http import PING, ApiRequest, Cut
 
 FIRST_LOOK_SECONDS = 0.01  # until the first look at what became of a request; each next pause is longer by a half

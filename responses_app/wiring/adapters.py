@@ -20,10 +20,8 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
-from responses_app.stores.base import BaseResponseStore
+from responses_app.stores.base import BaseChatStore, BasePictureStore, BaseResponseStore
 from responses_app.stores.nothing import NoChatStore, NoPictureStore
-from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseChatStore, BaseSharedTurns
 from responses_app.wiring.parts import Made, Parts, duty, part
 from responses_app.wiring.relay import Relay
 
@@ -33,15 +31,16 @@ if TYPE_CHECKING:
     from responses_app.resources.conversations.store import Conversations
     from responses_app.resources.files.store import Files, Uploads
     from responses_app.resources.projects.store import Projects
+    from responses_app.resources.rollouts.store import RolloutStore
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
-    from responses_app.stores.database.approvals import DatabaseApprovalStore
-    from responses_app.stores.database.engines import DatabaseEngines
-    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
-    from responses_app.stores.database.rollouts.store import DatabaseRollouts
+    from responses_app.stores.approvals import ApprovalStore
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
+    from responses_app.stores.engines import EngineStore
+    from responses_app.stores.idempotency import IdempotencyStore
+    from responses_app.stores.redis_turns import RedisTurns
 
 
 class Adapters(Parts):
@@ -70,7 +69,7 @@ class Adapters(Parts):
         return RedisLedger(lambda: _redis(host))
 
     @part
-    def shared_turns(self) -> BaseSharedTurns | None:  # without Redis each worker knows its own turns only
+    def shared_turns(self) -> "RedisTurns | None":  # without Redis each worker knows its own turns only
         if (host := self._redis_host) is None:
             return None
         from responses_app.stores.redis_turns import RedisTurns
@@ -153,16 +152,16 @@ class Adapters(Parts):
         return DatabasePictureStore(timeout=self._timeout, now=self.clock)
 
     @part
-    def rollout_store(self) -> "DatabaseRollouts":
-        from responses_app.stores.database.rollouts.store import DatabaseRollouts
+    def rollout_store(self) -> "RolloutStore":
+        from responses_app.resources.rollouts.store import RolloutStore
 
-        return self._own(DatabaseRollouts)
+        return self._own(RolloutStore)
 
     @part
-    def approvals(self) -> "DatabaseApprovalStore":
-        from responses_app.stores.database.approvals import DatabaseApprovalStore
+    def approvals(self) -> "ApprovalStore":
+        from responses_app.stores.approvals import ApprovalStore
 
-        return DatabaseApprovalStore(timeout=self._timeout, now=self.clock)
+        return ApprovalStore(timeout=self._timeout, now=self.clock)
 
     @part
     def conversations(self) -> "Conversations":
@@ -189,10 +188,10 @@ class Adapters(Parts):
         return self._own(Skills, bounds=self.settings)
 
     @part
-    def idempotency_store(self) -> "DatabaseIdempotencyStore":
-        from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
+    def idempotency_store(self) -> "IdempotencyStore":
+        from responses_app.stores.idempotency import IdempotencyStore
 
-        return self._own(DatabaseIdempotencyStore)
+        return self._own(IdempotencyStore)
 
     @part
     def batches(self) -> "Batches":
@@ -225,10 +224,10 @@ class Adapters(Parts):
         return AuditTrail(shared=self.shared)
 
     @part
-    def engine_store(self) -> "DatabaseEngines":  # what trainers have done to engines
-        from responses_app.stores.database.engines import DatabaseEngines
+    def engine_store(self) -> "EngineStore":  # what trainers have done to engines
+        from responses_app.stores.engines import EngineStore
 
-        return DatabaseEngines(shared=self.shared, polls=self.polls)
+        return EngineStore(shared=self.shared, polls=self.polls)
 
     @part
     def words(self) -> "DatabaseWords":  # the index that the admin searches

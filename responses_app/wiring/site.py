@@ -17,7 +17,7 @@ from django.conf import settings as django_settings
 from engine.models import make_format, plain_messages
 from responses_app.auth.origins import is_listed
 from responses_app.kit.clock import IdFactory
-from responses_app.kit.deadline import end_within
+from responses_app.kit.pool import end_within
 from responses_app.observing.logs import keep_silent
 from responses_app.observing.memory import TrimmedMemory
 from responses_app.observing.metrics import Metrics

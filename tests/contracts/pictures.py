@@ -1,7 +1,7 @@
 """What every store of pictures does."""
 
 from responses_app.protocol.pictures import StoredPicture
-from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.base import BasePictureStore
 from tests.contracts.store import new_id
 
 PROJECT = "seeing"

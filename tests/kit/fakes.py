@@ -45,9 +45,8 @@ from responses_app.runs.plan.stores import Stores
 from responses_app.runs.plan.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
-from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse
+from responses_app.stores.base import AcceptedResponse, Appended, BasePictureStore, LogAppend, StoredResponse
 from responses_app.stores.nothing import NoChatStore
-from responses_app.stores.pictures import BasePictureStore
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids

@@ -41,7 +41,7 @@ from django.db.utils import load_backend
 from django.test import override_settings
 
 from responses_app.admin.sign_on.backend import provider
-from responses_app.kit import deadline
+from responses_app.kit import pool
 from responses_app.observing.logs import Discreet, JsonLogLines, Seldom, TextLines, keep_silent
 from responses_app.wiring.site import get_site
 from respsite.application import make_application
@@ -381,7 +381,7 @@ def _database(databases: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         connections.settings = before
-        deadline._process_ends_at = math.inf  # a process stops once; this one goes on
+        pool._process_ends_at = math.inf  # a process stops once; this one goes on
 
 
 @functools.cache

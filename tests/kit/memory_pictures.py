@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from responses_app.protocol.pictures import StoredPicture
-from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.base import BasePictureStore
 
 
 class MemoryPictureStore(BasePictureStore):

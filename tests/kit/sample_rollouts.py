@@ -17,12 +17,12 @@ from engine.formats.base import Tokens, as_tokens
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import WeightsSpan
 from responses_app.kit.clock import utc
-from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
 from responses_app.protocol.rollouts.requests import RewardObject, RolloutRef
-from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.database.rollouts.rows import row_of
-from responses_app.stores.rollouts import RolloutRecord
+from responses_app.resources.rollouts.fields import RolloutRecord
+from responses_app.resources.rollouts.keeping import GenerationKeeper
+from responses_app.resources.rollouts.model import Rollout
+from responses_app.resources.rollouts.rows import row_of
 
 MODEL = "gpt-oss-20b"
 AT = int(time.time()) - 3_600  # Unix seconds: what is older than 30 days would be purged

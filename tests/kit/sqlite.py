@@ -14,8 +14,8 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from responses_app.resources.conversations.store import Conversations
 from responses_app.resources.files.store import Files
-from responses_app.stores.database.approvals import DatabaseApprovalStore
-from responses_app.stores.database.rollouts.store import DatabaseRollouts
+from responses_app.resources.rollouts.store import RolloutStore
+from responses_app.stores.approvals import ApprovalStore
 from respsite.settings import database
 from tests.kit.databases import migrated_file
 from tests.kit.fakes import Site
@@ -78,18 +78,18 @@ async def conversations(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @pytest.fixture
-async def rollout_store(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseRollouts]:
+async def rollout_store(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RolloutStore]:
     """The store of roll-outs, lent to the sites of the test."""
-    store = DatabaseRollouts(using=sqlite_alias)
+    store = RolloutStore(using=sqlite_alias)
     monkeypatch.setitem(Site.lent, "rollouts", store)
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-async def approvals(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseApprovalStore]:
+async def approvals(sqlite_alias: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApprovalStore]:
     """The store of who holds approvals, lent to the sites of the test."""
-    store = DatabaseApprovalStore(using=sqlite_alias)
+    store = ApprovalStore(using=sqlite_alias)
     monkeypatch.setitem(Site.lent, "approvals", store)
     yield store
     await store.aclose()

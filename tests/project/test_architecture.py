@@ -48,6 +48,7 @@ ABOVE = {
     "appending": "models",
     "removal": "models",
     "bundles": "models",
+    "rows": "models",
     **dict.fromkeys(("store", "callers", "work", "search", "nearest"), "stores"),
     **dict.fromkeys(("settings", "sender", "tool"), "tools"),
     "handlers": "runs",

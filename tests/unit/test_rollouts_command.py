@@ -13,7 +13,7 @@ from responses_app.extensions.training import rollouts
 from responses_app.extensions.training.program import whole_rollouts
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts import tree
-from responses_app.stores.rollouts import RolloutRecord
+from responses_app.resources.rollouts.fields import RolloutRecord
 from tests.kit.recorded import placed, recorded
 
 OPTIONS = Namespace(action="list", limit=250, group=None, url="http://127.0.0.1:1/v1", key_variable="NO_SUCH_KEY")

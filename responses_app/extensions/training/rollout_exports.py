@@ -29,8 +29,8 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_value
 from responses_app.protocol.rollouts.generations import Generation
 from responses_app.protocol.rollouts.requests import RolloutObject
 from responses_app.protocol.rollouts.tree import FormatOf, tree_of, unknown
+from responses_app.resources.rollouts.fields import RolloutRecord
 from responses_app.runs.rollouts import Rollouts
-from responses_app.stores.rollouts import RolloutRecord
 from responses_app.web.endpoint import Endpoint, Parameter, text
 from responses_app.web.http import ApiRequest
 from responses_app.web.transfers import streamed

@@ -28,6 +28,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from engine.backends.base import load_vocabulary_here
+from responses_app.kit.resources import modules_of_resources
 from responses_app.management.commands.serve_worker import Pipes, WorkerServer
 from responses_app.management.forking import ForkServer
 from responses_app.management.processes import READY, REFUSED
@@ -47,21 +48,13 @@ MODULES = (
     "django.core.handlers.asgi",
     "django.db.migrations.executor",
     "engine.embeddings.hashing",
-    "responses_app.resources.batches.duty",
-    "responses_app.resources.usage.store",
-    "responses_app.resources.webhooks.duty",
     "responses_app.routing",
-    "responses_app.stores.database.approvals",
-    "responses_app.stores.database.engines",
-    "responses_app.resources.skills.store",
-    "responses_app.resources.files.store",
-    "responses_app.stores.database.idempotency",
-    "responses_app.resources.projects.store",
+    "responses_app.stores.approvals",
+    "responses_app.stores.engines",
+    "responses_app.stores.idempotency",
     "responses_app.stores.database.responses.chats",
     "responses_app.stores.database.responses.store",
-    "responses_app.stores.database.rollouts.store",
     "responses_app.stores.database.transfer.retention",
-    "responses_app.resources.vector_stores.store",
     "responses_app.tools.mcp.tool",
     "responses_app.web.servers.backpressure",
     "responses_app.web.servers.daphne",
@@ -81,6 +74,7 @@ def load_application(own: Settings) -> None:
     assert get_resolver().url_patterns  # imports the modules of all paths
     for name in MODULES:
         import_module(name)
+    list(modules_of_resources())
     for name in settings.MIDDLEWARE:
         import_string(name)
     import_string(settings.CHANNEL_LAYERS["default"]["BACKEND"])

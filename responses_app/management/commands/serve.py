@@ -105,7 +105,7 @@ class Command(BaseCommand):
             if newer := newer_migration(connection):
                 self.stderr.write(NEWER % (newer, REMEDY))
         except DatabaseError as error:
-            from responses_app.kit.causes import cause_of
+            from responses_app.kit.errors import cause_of
 
             reason = str(error).strip().partition("\n")[0]
             remedy = cause_of(error) or "Check that it runs and what DATABASE_URL names."

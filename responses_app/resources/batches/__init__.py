@@ -3,7 +3,6 @@
 model.py      what is kept: batches, and their lines
 fields.py     what requests and answers of both APIs have
 lines.py      lines of inputs, which are read, and of outputs, which are written
-settings.py   the settings
 store.py      `Batches`: batches and their lines in the database, and claims on them
 handlers.py   how an endpoint answers a line
 runner.py     runs the lines of a batch, a few at a time

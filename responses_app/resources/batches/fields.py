@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.files.files import FileExpiry
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, setting, whole
 from responses_app.resources.batches.lines import BatchError, NewLine, written
 
 if TYPE_CHECKING:
@@ -25,6 +27,22 @@ if TYPE_CHECKING:
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of Anthropic's
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(RoomSettings):
+    """How large batches may be, and how much of them runs at once."""
+
+    batch_max_lines: int = setting(50_000, whole(1), "lines that a batch may have")
+    batch_max_bytes: int = setting(
+        200 * MIB, whole(KIB), "largest input file of a batch, also where FILE_MAX_BYTES is less"
+    )
+    batches_max_open: int = setting(
+        100, whole(1), "batches of one project that may be under way at once; further ones get a 429"
+    )
+    batch_lines_running: int = setting(
+        32, whole(1, 10_000), "lines of batches that one worker runs at once, shared fairly by projects"
+    )
 
 
 class NewBatch(ClientModel):

@@ -23,6 +23,7 @@ from responses_app.protocol.api_keys import Caller, is_by_session
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
+from responses_app.resources.batches.fields import BatchSettings
 from responses_app.resources.batches.handlers import LineBroken, LineHandler, LineRequest
 from responses_app.resources.batches.lines import (
     ERRORED,
@@ -34,14 +35,13 @@ from responses_app.resources.batches.lines import (
     output_line,
 )
 from responses_app.resources.batches.model import BEGUN, IN_PROGRESS, Batch, BatchLine
-from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.runs.plan.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost
-from responses_app.stores.callers import BaseKeyStore
 
 if TYPE_CHECKING:
     from responses_app.resources.files.store import Files
+    from responses_app.resources.projects.callers import KeyStore
 
 logger = logging.getLogger("respsite.runs")
 
@@ -72,7 +72,7 @@ class BatchContext:
 
     store: Batches
     files: "Files"
-    keys: BaseKeyStore
+    keys: "KeyStore"
     settings: BatchSettings
     max_line_bytes: int
     read: ReadLines

@@ -15,11 +15,12 @@ from django.db.models import Count, QuerySet, Sum
 
 from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
-from responses_app.kit.polling import any_of
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Table, part_of, reads, writes
+from responses_app.kit.threads import any_of
 from responses_app.models import Worker
 from responses_app.protocol.ids import BATCH
+from responses_app.resources.batches.fields import BatchSettings
 from responses_app.resources.batches.lines import (
     CANCELLED,
     ERRORED,
@@ -43,7 +44,6 @@ from responses_app.resources.batches.model import (
     BatchLine,
     remove_some_lines,
 )
-from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.webhooks.messages import event_of, message
 from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import ClaimLost

@@ -25,6 +25,7 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.items.items import parse_items
 from responses_app.protocol.items.resources import item_resource
 from responses_app.protocol.json_text import json_size
+from responses_app.protocol.setting import RoomSettings, setting, whole
 
 if TYPE_CHECKING:
     from responses_app.resources.conversations import model
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 _CHECKED = ("message", "function_call", "function_call_output")  # of other items a status may be anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationSettings(RoomSettings):
+    """How many conversations are kept."""
+
+    conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = no limit")
 
 
 class ConversationFields(ClientModel):

@@ -23,8 +23,8 @@ from responses_app.kit.writer import CoalescingWriter
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
 from responses_app.resources.conversations.appending import insert_items
+from responses_app.resources.conversations.fields import ConversationSettings
 from responses_app.resources.conversations.model import Conversation, ConversationItem
-from responses_app.resources.conversations.settings import ConversationSettings
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -138,8 +138,10 @@ class Conversations(Table[Conversation, ConversationSettings]):
         if conversation is None:
             return None
         # The earlier attempt was committed: its items must not be appended twice.
-        if before and self._stands(before[0]):
-            return before
+        if before:
+            same = {name: getattr(before[0], name) for name in ("item_id", "position", "created_at")}
+            if self._all_items(conversation_id).filter(**same).exists():
+                return before
         at, seed = origin
         rows = insert_items(self._using, conversation, items, seed=seed, at=at)
         if rows:
@@ -227,8 +229,3 @@ class Conversations(Table[Conversation, ConversationSettings]):
         rows = self._all_items(conversation_id)
         mine = {f"conversation__{name}": value for name, value in self._mine(project).items()}
         return rows.filter(**mine) if can_be_known(conversation_id) else rows.none()
-
-    def _stands(self, row: ConversationItem) -> bool:
-        """Whether a row that an earlier attempt wrote was committed."""
-        same = {name: getattr(row, name) for name in ("item_id", "position", "created_at")}
-        return self._all_items(row.conversation_id).filter(**same).exists()

@@ -15,14 +15,21 @@ from responses_app.kit.clock import IdFactory, utc
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store, reads
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import ADMIN_START, DEFAULT_PROJECT, MANAGES, Caller, KeyRecord, new_secret
+from responses_app.protocol.api_keys import (
+    ADMIN_START,
+    DEFAULT_PROJECT,
+    MANAGES,
+    Caller,
+    KeyRecord,
+    SessionPass,
+    new_secret,
+)
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.resources.audit.chain import append
 from responses_app.resources.audit.fields import SERVER, Action, AuditEntry
 from responses_app.resources.projects.fields import project_archived
 from responses_app.resources.projects.model import AdminKey, ApiKey, Project, secret_columns
-from responses_app.stores.callers import BaseKeyStore, SessionPass
 from responses_app.stores.database.roles import chooses_project, session_scopes
 from responses_app.stores.database.sign_on import is_over
 
@@ -31,13 +38,14 @@ FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itsel
 _new_id = IdFactory(time.time)
 
 
-class KeyStore(Store[None], BaseKeyStore):
-    """The keys in Django's database."""
+class KeyStore(Store[None]):
+    """Finds keys by their digests. One object serves one worker process; every method raises `StoreError`."""
 
     unlimited = None
 
     @reads
     def find(self, digests: Sequence[str]) -> Mapping[str, KeyRecord]:
+        """Return the keys that are kept under these digests, revoked and expired ones too."""
         keys = ApiKey.objects.using(self._using).select_related("project")
         records: dict[str, KeyRecord] = {}
         for some in in_parts(digests):
@@ -50,25 +58,33 @@ class KeyStore(Store[None], BaseKeyStore):
 
     @reads
     def get(self, key_id: str) -> KeyRecord | None:
+        """Return the key with this id, also if it is revoked or has expired."""
         row = ApiKey.objects.using(self._using).select_related("project").filter(pk=key_id).first()
         return None if row is None else key_of(row)
 
     @reads
     def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
+        """Return whose limits hold for who asks in a project without a key of it."""
         return limited_in(Project.objects.using(self._using).filter(pk=project).first())
 
     @reads
     def note_use(self, key_ids: Sequence[str], at: float) -> None:
+        """Keep when keys were used last, in Unix seconds."""
         for table in (ApiKey, AdminKey):
             for some in in_parts(key_ids):
                 table.objects.using(self._using).filter(pk__in=some).update(last_used_at=utc(at))
 
     @reads
     def has_keys(self) -> bool:
+        """Whether there is any key, of any project."""
         return ApiKey.objects.using(self._using).exists()
 
     @reads
     def make_first(self, secret: str) -> bool:
+        """Keep this key for the default project if there is no key at all, of any project; return whether it is kept.
+
+        Of several workers that do so at once, one does.
+        """
         if ApiKey.objects.using(self._using).exists():
             return False
         try:
@@ -176,7 +192,13 @@ class Staff(Store[None]):
         # The same answer for a project that is not there, so that nobody learns which ones there are.
         is_there = row is not None and row.archived_at is None
         if project != DEFAULT_PROJECT and not (is_there and chooses_project(user)):
-            raise _no_project()
+            raise ApiError(
+                "You may not work in this project. Choose another one; whoever may change projects may choose among "
+                "all.",
+                status=403,
+                type="permission_error",
+                code="project_not_allowed",
+            )
         return Caller.by_session(project, session_pass.key, str(user.pk), scopes=scopes, limited=limited_in(row))
 
 
@@ -187,12 +209,3 @@ def projects_of(user: Any) -> list[str]:
     others = Project.objects.filter(archived_at=None).exclude(pk=DEFAULT_PROJECT)
     names = others.order_by("pk").values_list("pk", flat=True)
     return [DEFAULT_PROJECT, *names[:MAX_CHOICE]]
-
-
-def _no_project() -> ApiError:
-    return ApiError(
-        "You may not work in this project. Choose another one; whoever may change projects may choose among all.",
-        status=403,
-        type="permission_error",
-        code="project_not_allowed",
-    )

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from django.db.models import F, Model, Q, QuerySet, Sum
 
-from responses_app.kit.polling import any_of
 from responses_app.kit.table import Table, reads, writes
+from responses_app.kit.threads import any_of
 from responses_app.resources.vector_stores.model import (
     COMPLETED,
     PENDING,

@@ -9,6 +9,7 @@ from responses_app.protocol.fields import validate
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.resources.webhooks import model
 from responses_app.resources.webhooks.fields import (
+    PREFIX,
     DeletedWebhookEndpoint,
     NewWebhookEndpoint,
     WebhookEndpoint,
@@ -49,7 +50,7 @@ async def _create(request: ApiRequest) -> WebhookEndpointWithSecret:
     secret, sealed = site.webhook_sender.new_secret(project)
     now = utc(int(site.service.now()))
     row = model.WebhookEndpoint(
-        id=site.new_id(ids.WEBHOOK_ENDPOINT),
+        id=site.new_id(PREFIX),
         project=project,
         **body.model_dump(),
         created_at=now,
@@ -62,7 +63,7 @@ async def _create(request: ApiRequest) -> WebhookEndpointWithSecret:
 
 
 async def _list(request: ApiRequest) -> WebhookEndpointList:
-    page = parse_list_query(request.query, ids.WEBHOOK_ENDPOINT)
+    page = parse_list_query(request.query, PREFIX)
     rows = await get_site().webhooks.page(
         request.project, after=page.after, descending=page.descending, limit=page.limit + 1
     )

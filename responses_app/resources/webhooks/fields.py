@@ -13,6 +13,7 @@ from responses_app.resources.webhooks.messages import EVENT_TYPES, EventName
 if TYPE_CHECKING:
     from responses_app.resources.webhooks import model
 
+PREFIX = "we_"  # of their ids
 MAX_NAME, MAX_URL = 256, 2048  # characters
 
 EndpointStatus = Literal["enabled", "disabled"]

@@ -17,9 +17,9 @@ from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Least
 
 from responses_app.kit.errors import StoreError
-from responses_app.kit.polling import Question
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Table, assign, reads, writes
+from responses_app.kit.threads import Question
 from responses_app.resources.webhooks.fields import WebhookEndpointChanges
 from responses_app.resources.webhooks.model import (
     DELIVERED,

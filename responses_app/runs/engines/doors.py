@@ -36,7 +36,7 @@ from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.engines import DatabaseEngines
+    from responses_app.stores.engines import EngineStore
 
 logger = logging.getLogger("respsite.runs")
 
@@ -56,7 +56,7 @@ class EngineDoors:
 
     def __init__(
         self,
-        store: "DatabaseEngines",
+        store: "EngineStore",
         follower: EngineFollower,
         *,
         worker: str,

@@ -26,7 +26,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.runs.plan.served import ServedModel
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.engines import DatabaseEngines
+    from responses_app.stores.engines import EngineStore
 
 logger = logging.getLogger("respsite.runs")
 
@@ -90,7 +90,7 @@ class EngineFollower:
     """Follows the states of the engines of `models`, whose engines have doors."""
 
     def __init__(
-        self, models: Iterable[ServedModel], store: "DatabaseEngines", *, worker: str, now: Callable[[], float]
+        self, models: Iterable[ServedModel], store: "EngineStore", *, worker: str, now: Callable[[], float]
     ) -> None:
         self._models = {model.name: model for model in models if model.engine.weights is not None}
         self._store = store

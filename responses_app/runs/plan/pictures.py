@@ -43,7 +43,7 @@ from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, Stor
 from responses_app.protocol.prompt.rendering import Items
 from responses_app.resources.files.fields import FileGone
 from responses_app.runs.plan.failures import invalid_image, too_many_images
-from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.base import BasePictureStore
 from responses_app.tools.network import NetworkError
 from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import PictureSettings

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from responses_app.stores.base import BaseResponseStore
-from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseChatStore
+from responses_app.stores.base import BaseChatStore, BasePictureStore, BaseResponseStore
 
 if TYPE_CHECKING:
     from responses_app.resources.conversations.store import Conversations
     from responses_app.resources.files.store import Files
-    from responses_app.stores.database.approvals import DatabaseApprovalStore
-    from responses_app.stores.database.rollouts.store import DatabaseRollouts
+    from responses_app.resources.rollouts.store import RolloutStore
+    from responses_app.stores.approvals import ApprovalStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +20,6 @@ class Stores:
     chats: BaseChatStore
     conversations: "Conversations"
     files: "Files"
-    approvals: "DatabaseApprovalStore"
+    approvals: "ApprovalStore"
     pictures: BasePictureStore
-    rollouts: "DatabaseRollouts"
+    rollouts: "RolloutStore"

@@ -20,7 +20,7 @@ from responses_app.kit.table import Store
 from responses_app.models import ChainPart, Response
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.pictures import StoredPicture
-from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.base import BasePictureStore
 
 UNACCEPTED = timedelta(hours=1)  # so long pictures wait for the response that they were kept for
 AT_ONCE = 200  # uses that one purge of a transaction removes

@@ -13,13 +13,23 @@ from django.db import connection, transaction
 
 from responses_app.resources.audit.chain import append
 from responses_app.resources.audit.fields import SERVER, Action, AuditEntry
-from responses_app.stores.callers import SCOPES
 from responses_app.stores.roles import ALL, APP, ROLES, Role
 
 SEE = f"{APP}.view_response"  # that responses exist, and their figures: state, ids, model, key, times, tokens
 SEE_CONTENT = f"{APP}.see_content"  # what people wrote, and what models answered
 USE = f"{APP}.add_response"  # the API by a session: the playground
 SEES_ALL_PROJECTS = f"{APP}.change_project"  # by a session, of the projects that the API shows one at a time
+SCOPES = (  # what the pages need; keys and what they may do are made in the admin
+    "api.model.read",
+    "api.responses.read",
+    "api.responses.write",
+    "api.containers.read",
+    "api.containers.write",
+    "api.files.read",
+    "api.files.write",  # what is attached in the playground
+    "api.vector_stores.read",
+    "api.vector_stores.write",
+)
 
 
 def sees_figures(user: Any) -> bool:

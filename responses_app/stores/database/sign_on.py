@@ -16,7 +16,7 @@ from django.contrib.sessions.models import Session
 from django.db import IntegrityError, transaction
 
 from responses_app.models.sign_on import SignOnAccount
-from responses_app.stores.callers import SIGN_ON_BACKEND
+from responses_app.stores.roles import SIGN_ON_BACKEND
 
 ENDS_AT = "oidc_id_token_expiration"  # in a session: when the provider is to be asked again, in Unix seconds
 ID_TOKEN = "oidc_id_token"  # in a session: what the provider wants back when it is to end its own session

@@ -28,10 +28,9 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from engine import orjson
-from responses_app.kit.polling import any_of
 from responses_app.kit.sql import for_update, is_alone, placeholders
 from responses_app.kit.table import Store
-from responses_app.kit.threads import in_one_line
+from responses_app.kit.threads import any_of, in_one_line
 from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords, WordsToRead
 from responses_app.protocol.items.words import Phrase, storable, words_of, words_said
@@ -240,9 +239,12 @@ def find(connection: BaseDatabaseWrapper, query: WordsQuery) -> list[str]:
     further, parameters = ("AND kept.project = %s", [query.project]) if query.project else ("", [])
     since = _number(query.since) if query.since else 0
     until = _number(query.until) if query.until else MAX_NUMBER
-    asked = " & ".join(map(_tsquery, query.phrases))
-    if connection.vendor != "postgresql":
-        asked = " AND ".join(map(_match, query.phrases))
+    # What stands in quotes is nothing but letters and digits.
+    if connection.vendor == "postgresql":
+        words = [(" <-> ".join(f"'{word}'" for word in each.words), each.is_open) for each in query.phrases]
+        asked = " & ".join(f"({phrase}{':*' if is_open else ''})" for phrase, is_open in words)
+    else:
+        asked = " AND ".join(f'"{" ".join(each.words)}"{" *" if each.is_open else ""}' for each in query.phrases)
     sql = _FOUND[connection.vendor].format(further=further)
     with _bounded(connection, query.seconds), connection.cursor() as cursor:
         cursor.execute(sql, [asked, since, until, *parameters, query.limit])
@@ -252,16 +254,6 @@ def find(connection: BaseDatabaseWrapper, query: WordsQuery) -> list[str]:
 def is_behind(connection: BaseDatabaseWrapper) -> bool:
     """Whether some of what was stored before there was an index is still to be read."""
     return WordsToRead.objects.using(connection.alias).exclude(below="").exists()
-
-
-def _match(phrase: Phrase) -> str:
-    """Return it for FTS5. What stands in quotes is nothing but letters and digits."""
-    return f'"{" ".join(phrase.words)}"{" *" if phrase.is_open else ""}'
-
-
-def _tsquery(phrase: Phrase) -> str:
-    words = [f"'{word}'" for word in phrase.words]
-    return f"({' <-> '.join(words)}{':*' if phrase.is_open else ''})"
 
 
 @contextmanager

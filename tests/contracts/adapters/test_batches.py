@@ -10,6 +10,7 @@ from django.forms.models import model_to_dict
 
 from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
+from responses_app.resources.batches.fields import BatchSettings
 from responses_app.resources.batches.lines import CANCELLED, ERRORED, EXPIRED, SUCCEEDED, LineTokens, NewLine
 from responses_app.resources.batches.model import (
     BEGUN,
@@ -21,7 +22,6 @@ from responses_app.resources.batches.model import (
     VALIDATING,
     Batch,
 )
-from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.batches.store import KEPT_SECONDS, Batches, DoneLine, TooManyBatches
 from responses_app.stores.base import ClaimLost
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present

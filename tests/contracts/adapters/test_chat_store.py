@@ -9,9 +9,14 @@ import pytest
 from responses_app.protocol.chat.completion import ChatForm, ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
-from responses_app.stores.base import BaseResponseStore, RetentionSettings, StoredResponse
+from responses_app.stores.base import (
+    BaseChatStore,
+    BaseResponseStore,
+    KeptCompletion,
+    RetentionSettings,
+    StoredResponse,
+)
 from responses_app.stores.database.responses.chats import DatabaseChatStore
-from responses_app.stores.stores import BaseChatStore, KeptCompletion
 from tests.contracts.adapters.stores import opening
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id, present, save_all
 from tests.contracts.store_life import NOW, OpenStore

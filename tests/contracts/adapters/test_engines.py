@@ -14,8 +14,8 @@ from responses_app.protocol.engine_state import (
     WorkerReport,
 )
 from responses_app.stores.base import WorkerState
-from responses_app.stores.database.engines import DatabaseEngines
 from responses_app.stores.database.responses.workers import WorkersAlone
+from responses_app.stores.engines import EngineStore
 from tests.contracts.store import UNTAMED, new_id
 
 
@@ -26,9 +26,9 @@ def model() -> str:
 
 class TestInDatabases:
     @pytest.fixture
-    async def engines(self, alias: str) -> AsyncIterator[DatabaseEngines]:
+    async def engines(self, alias: str) -> AsyncIterator[EngineStore]:
         self._workers = WorkersAlone(using=alias, now=time.time)
-        engines = DatabaseEngines(using=alias)
+        engines = EngineStore(using=alias)
         yield engines
         await engines.aclose()
         await self._workers.aclose()
@@ -37,7 +37,7 @@ class TestInDatabases:
         """Have a worker seen."""
         await self._workers.beat(WorkerState(id=worker, started_at=time.time(), connections=0, in_flight=0))
 
-    async def test_a_state_is_kept_as_it_was_given(self, engines: DatabaseEngines) -> None:
+    async def test_a_state_is_kept_as_it_was_given(self, engines: EngineStore) -> None:
         name = model()
         assert await engines.read(name) == NumberedState(0, EngineState())
         assert name not in await engines.numbers()
@@ -55,7 +55,7 @@ class TestInDatabases:
         assert await engines.read(name) == NumberedState(1, state)
         assert (await engines.numbers())[name] == 1
 
-    async def test_of_those_that_change_it_at_once_one_does(self, engines: DatabaseEngines) -> None:
+    async def test_of_those_that_change_it_at_once_one_does(self, engines: EngineStore) -> None:
         name = model()
         for number in (1, 2):
             states = [EngineState(version=str(place)) for place in range(5)]
@@ -67,7 +67,7 @@ class TestInDatabases:
         assert not await engines.change(name, 5, EngineState())
         assert not await engines.change(name, 2, EngineState())
 
-    async def test_what_workers_say_is_told_of_those_that_live(self, engines: DatabaseEngines) -> None:
+    async def test_what_workers_say_is_told_of_those_that_live(self, engines: EngineStore) -> None:
         name, here, silent = model(), new_id("wrk"), new_id("wrk")
         for worker in (here, silent):
             await self.beat(worker)
@@ -82,7 +82,7 @@ class TestInDatabases:
         said = {each.worker: each for each in await engines.reports(name, seen_since=0.0)}
         assert said[here] == WorkerReport(here, 4, {"problem": ""})
 
-    async def test_workers_of_long_ago_are_forgotten(self, engines: DatabaseEngines) -> None:
+    async def test_workers_of_long_ago_are_forgotten(self, engines: EngineStore) -> None:
         name, here, gone = model(), new_id("wrk"), new_id("wrk")
         await self.beat(here)
         await engines.report(name, WorkerReport(gone, 1, {}))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.protocol.idempotency import AnswerHead, IdempotencyRecord, KeyClaim, KeyState
 from responses_app.stores.base import WorkerState
-from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
-from responses_app.stores.idempotency import AnswerHead, IdempotencyRecord, KeyClaim, KeyState
+from responses_app.stores.idempotency import IdempotencyStore
 from tests.contracts.files import Hands
 from tests.contracts.store import new_id, present
 from tests.contracts.store_life import OpenStore
@@ -21,13 +21,13 @@ HEAD = AnswerHead(status=201, headers={"content-type": "application/json"}, stre
 
 class TestInDatabases:
     @pytest.fixture
-    async def keys(self, alias: str, open_store: OpenStore, hands: Hands) -> AsyncIterator[DatabaseIdempotencyStore]:
+    async def keys(self, alias: str, open_store: OpenStore, hands: Hands) -> AsyncIterator[IdempotencyStore]:
         await (await open_store()).beat(WorkerState(id=ALIVE, started_at=0.0))
-        keys = DatabaseIdempotencyStore(using=alias, now=hands)
+        keys = IdempotencyStore(using=alias, now=hands)
         yield keys
         await keys.aclose()
 
-    async def test_who_comes_first_has_it_and_others_are_told(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_who_comes_first_has_it_and_others_are_told(self, keys: IdempotencyStore) -> None:
         first = claim_of()
         record = await claimed(keys, first)
         assert (record.token, record.epoch, record.is_orphan, record.head) == (first.token, 1, False, None)
@@ -36,12 +36,12 @@ class TestInDatabases:
         assert await keys.look(first.id, dead_before=1.0) == record
         assert await keys.look(new_id("key"), dead_before=1.0) is None
 
-    async def test_of_many_at_once_one_gets_it(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_of_many_at_once_one_gets_it(self, keys: IdempotencyStore) -> None:
         claims = [replace(claim, token=f"t{number}") for number, claim in enumerate([claim_of()] * 8)]
         records = await asyncio.gather(*(claimed(keys, each, held=[c.token for c in claims]) for each in claims))
         assert len({record.token for record in records}) == 1
 
-    async def test_claims_come_between_others_that_are_let_go(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_claims_come_between_others_that_are_let_go(self, keys: IdempotencyStore) -> None:
         claim = claim_of()
 
         async def claim_and_let_go(number: int) -> None:
@@ -53,9 +53,7 @@ class TestInDatabases:
         await asyncio.gather(*map(claim_and_let_go, range(4)))
         assert await keys.look(claim.id, dead_before=1.0) is None
 
-    async def test_that_of_a_dead_worker_is_taken_over_by_the_same_request_alone(
-        self, keys: DatabaseIdempotencyStore
-    ) -> None:
+    async def test_that_of_a_dead_worker_is_taken_over_by_the_same_request_alone(self, keys: IdempotencyStore) -> None:
         first = claim_of(worker=DEAD)
         await claimed(keys, first)
         await keys.keep(first.id, first.token, head=HEAD, parts={0: "before"}, state=KeyState.RUNNING)
@@ -70,21 +68,21 @@ class TestInDatabases:
         assert await keys.look(first.id, dead_before=1.0) == record
         assert await keys.parts(first.id, 0) == []
 
-    async def test_one_without_a_response_is_cut_where_its_worker_is_dead(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_one_without_a_response_is_cut_where_its_worker_is_dead(self, keys: IdempotencyStore) -> None:
         first = replace(claim_of(worker=DEAD), object_id="")
         await claimed(keys, first)
         for heir in (replace(first, worker=ALIVE, token="t2"), replace(first, worker=ALIVE, token="t3")):
             record = await claimed(keys, heir)
             assert (record.token, record.state, record.is_orphan) == (first.token, KeyState.CUT, False)
 
-    async def test_a_worker_takes_over_its_own_that_it_does_not_hold(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_a_worker_takes_over_its_own_that_it_does_not_hold(self, keys: IdempotencyStore) -> None:
         first = claim_of()
         await claimed(keys, first)
         again = replace(first, token="t2")
         assert (await claimed(keys, again, held=[first.token, "t2"])).token == first.token
         assert (await claimed(keys, again, held=["t2"])).token == "t2"
 
-    async def test_an_answer_is_kept_in_parts(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_an_answer_is_kept_in_parts(self, keys: IdempotencyStore) -> None:
         claim = claim_of()
         await claimed(keys, claim)
         for _ in range(2):  # an answer of the store's may get lost
@@ -104,7 +102,7 @@ class TestInDatabases:
         later = replace(claim, token="t2")
         assert (await claimed(keys, later)).state is KeyState.ANSWERED
 
-    async def test_a_free_one_is_for_any_request(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_a_free_one_is_for_any_request(self, keys: IdempotencyStore) -> None:
         claim = claim_of()
         await claimed(keys, claim)
         await keys.settle(claim.id, "another's", KeyState.CUT)
@@ -123,7 +121,7 @@ class TestInDatabases:
         await keys.forget(claim.id, "t4")
         assert await keys.look(claim.id, dead_before=1.0) is None
 
-    async def test_what_is_cut_keeps_no_part(self, keys: DatabaseIdempotencyStore) -> None:
+    async def test_what_is_cut_keeps_no_part(self, keys: IdempotencyStore) -> None:
         claim = claim_of()
         await claimed(keys, claim)
         await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "one"}, state=KeyState.RUNNING)
@@ -132,7 +130,7 @@ class TestInDatabases:
         assert await keys.usage(claim.project) == (1, 0)
         assert (await claimed(keys, replace(claim, token="t2"))).state is KeyState.CUT
 
-    async def test_they_hold_for_a_day(self, keys: DatabaseIdempotencyStore, hands: Hands) -> None:
+    async def test_they_hold_for_a_day(self, keys: IdempotencyStore, hands: Hands) -> None:
         claim, other = claim_of(), claim_of()
         for each in (claim, other):
             await claimed(keys, each)
@@ -158,6 +156,6 @@ def claim_of(*, worker: str = ALIVE) -> KeyClaim:
     )
 
 
-async def claimed(keys: DatabaseIdempotencyStore, claim: KeyClaim, *, held: Collection[str] = ()) -> IdempotencyRecord:
+async def claimed(keys: IdempotencyStore, claim: KeyClaim, *, held: Collection[str] = ()) -> IdempotencyRecord:
     """Claim a key, after a second of which all workers were heard."""
     return await keys.claim(claim, dead_before=1.0, held=held or [claim.token])

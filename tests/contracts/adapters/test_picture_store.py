@@ -8,8 +8,8 @@ import pytest
 
 from responses_app.models import ApprovalClaim
 from responses_app.models.pictures import Picture, PictureUse
+from responses_app.stores.approvals import KEPT, ApprovalStore
 from responses_app.stores.base import RetentionSettings
-from responses_app.stores.database.approvals import KEPT, DatabaseApprovalStore
 from responses_app.stores.database.pictures import UNACCEPTED, DatabasePictureStore, purge_unaccepted
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
@@ -133,13 +133,13 @@ _MODELS = (PictureUse, Picture)
 
 class TestClaimsInDatabases(ApprovalsContract):
     @pytest.fixture
-    async def claims(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseApprovalStore]:
-        store = DatabaseApprovalStore(using=alias, now=hands)
+    async def claims(self, alias: str, hands: Hands) -> AsyncIterator[ApprovalStore]:
+        store = ApprovalStore(using=alias, now=hands)
         yield store
         await store.aclose()
         await asyncio.to_thread(within, alias, lambda db: ApprovalClaim.objects.using(alias).all().delete())
 
-    async def test_old_ones_go(self, claims: DatabaseApprovalStore, alias: str, hands: Hands) -> None:
+    async def test_old_ones_go(self, claims: ApprovalStore, alias: str, hands: Hands) -> None:
         await claims.claim("p", "mcpr_1", "resp_1")
         hands.time += KEPT.total_seconds() + 1
         await claims.claim("p", "mcpr_2", "resp_2")

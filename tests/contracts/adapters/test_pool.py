@@ -12,8 +12,7 @@ from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.kit import pool
-from responses_app.kit.causes import cause_of
-from responses_app.kit.errors import StoreError
+from responses_app.kit.errors import StoreError, cause_of
 from responses_app.kit.threads import THREADS, DatabaseReaders
 from responses_app.kit.writer import CoalescingWriter
 from responses_app.stores.database.responses.store import DatabaseResponseStore

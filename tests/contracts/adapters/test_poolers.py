@@ -7,9 +7,9 @@ import pytest
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.sql import read_in_chunks
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.models.engines import EngineDoor
-from responses_app.stores.database.chunks import read_in_chunks
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.kit.pgbouncer import PgBouncer
 from tests.kit.postgres_server import PostgresServer

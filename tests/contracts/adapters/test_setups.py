@@ -15,7 +15,7 @@ from responses_app.extensions.playground.setups import (
 from responses_app.kit.errors import StoreError
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.database.engines import DatabaseEngines
+from responses_app.stores.engines import EngineStore
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 
 SETUP: JsonObject = {"model": "m", "instructions": UNTAMED, "tools": [{"type": "function", "name": "f"}]}
@@ -81,7 +81,7 @@ class TestSharedReaders:
 
     async def test_the_last_store_that_closes_ends_them(self, alias: str) -> None:
         shared = DatabaseReaders(alias)
-        one, other = Setups(shared=shared), DatabaseEngines(shared=shared)
+        one, other = Setups(shared=shared), EngineStore(shared=shared)
         try:
             assert await one.all_of("nobody") == []
         finally:

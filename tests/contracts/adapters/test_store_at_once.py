@@ -9,11 +9,11 @@ from pathlib import Path
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import LogPart
+from responses_app.resources.rollouts.keeping import GenerationKeeper
 from responses_app.stores.base import AcceptedResponse, WorkerState
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import LogAppends, ResponseStep, commit
-from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import Held, queries, race, reads, waits_for_a_lock, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown

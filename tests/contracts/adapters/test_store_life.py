@@ -20,6 +20,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
 from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.conversations.model import Conversation, ConversationItem
+from responses_app.resources.rollouts.keeping import GenerationKeeper
 from responses_app.stores.base import Claim, RetentionSettings, StoredResponse, WorkerState
 from responses_app.stores.database.responses.lookups import PART_COLUMNS, chain_of
 from responses_app.stores.database.responses.orphans import reclaim
@@ -27,7 +28,6 @@ from responses_app.stores.database.responses.removal import purge, remove, remov
 from responses_app.stores.database.responses.rows import part_row
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
-from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import rows, within
 from tests.contracts.store import Turn, call, exchange, facts, new_id, same_chain, sampled_text, save_all, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, status

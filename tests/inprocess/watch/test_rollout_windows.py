@@ -26,11 +26,11 @@ from responses_app.extensions.console.watch.rollouts.showing import (
 )
 from responses_app.extensions.console.watch.rollouts.views import group_page, part
 from responses_app.extensions.console.watch.text import Places
-from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import EngineCall, Recorded
 from responses_app.protocol.rollouts.requests import Break
 from responses_app.protocol.rollouts.tree import tree_of
-from responses_app.stores.database.rollouts.rows import read_generations, record_of
+from responses_app.resources.rollouts.model import Rollout
+from responses_app.resources.rollouts.rows import read_generations, record_of
 from tests.inprocess.admin.conftest import admin, client_with, closed_store  # noqa: F401 - fixtures
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.kit.sample_rollouts import HOSTILE, agent, keep

@@ -19,7 +19,7 @@ AGE = """
 from datetime import timedelta
 from django.db.models import F
 from responses_app.kit.kept import kept_models
-from responses_app.models.rollouts import Rollout
+from responses_app.resources.rollouts.model import Rollout
 ago = timedelta(hours=2)
 for model in kept_models():
     if at := model.kept.dated:

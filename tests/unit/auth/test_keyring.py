@@ -1,7 +1,7 @@
 """The keys in use: read once, looked after, and good for a while when the database is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 
 import pytest
 
@@ -10,12 +10,10 @@ from responses_app.auth.keyring import KeyRing
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import LimitedSubject
-from responses_app.stores.callers import BaseKeyStore
 from tests.kit.waiting import eventually
 
 
-class Keys(BaseKeyStore):
+class Keys:
     """Keys in memory; it counts what it is asked, and can be away or hang."""
 
     def __init__(self) -> None:
@@ -39,20 +37,8 @@ class Keys(BaseKeyStore):
             raise StoreError("away")
         return {digest: self.kept[digest] for digest in digests if digest in self.kept}
 
-    async def get(self, key_id: str) -> KeyRecord | None:
-        return next((key for key in self.kept.values() if key.id == key_id), None)
-
-    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
-        return ()
-
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         self.used += key_ids
-
-    async def has_keys(self) -> bool:
-        raise NotImplementedError
-
-    async def make_first(self, secret: str) -> bool:
-        raise NotImplementedError
 
     async def aclose(self) -> None:
         pass

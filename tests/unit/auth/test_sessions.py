@@ -4,9 +4,8 @@ import pytest
 
 from responses_app.auth import door
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.api_keys import Caller, SessionPass
 from responses_app.protocol.errors import ApiError
-from responses_app.stores.callers import SessionPass
 from tests.kit.waiting import eventually
 
 CALLER = Caller(session="s", project="p")

@@ -14,11 +14,11 @@ from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import rate_limited, stopping
 from responses_app.resources.batches.duty import BatchWork, ClaimedBatch
+from responses_app.resources.batches.fields import BatchSettings
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
 from responses_app.resources.batches.lines import ERRORED, EXPIRED, SUCCEEDED, NewLine
 from responses_app.resources.batches.model import COMPLETED, IN_PROGRESS, PENDING, Batch, BatchLine
 from responses_app.resources.batches.runner import MAX_PAUSE, BatchContext, LineRunner
-from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.resources.files.fields import NewFile
 from responses_app.resources.files.model import StoredFile

@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from responses_app.kit.errors import StoreError
+from responses_app.protocol.idempotency import AnswerHead, IdempotencyRecord, IdempotencySettings, KeyClaim, KeyState
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.runs import idempotency
 from responses_app.runs.idempotency import EPOCHS_APART, HeldKey, IdempotencyKeys, Recording
-from responses_app.stores.idempotency import (
-    AnswerHead,
-    IdempotencyRecord,
-    IdempotencySettings,
-    KeyClaim,
-    KeyState,
-)
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import refused
 

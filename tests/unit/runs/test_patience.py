@@ -6,9 +6,9 @@ import pytest
 
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.resources.rollouts.store import RolloutStore
 from responses_app.runs.driving import persistence, unsaved
 from responses_app.stores.base import StoredResponse
-from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.unit.runs.readers import Failing, away, half_said, says_half
@@ -49,7 +49,7 @@ async def test_it_is_kept_as_it_was_when_the_store_is_back(patience: float, back
 
 
 @pytest.fixture
-def tries(rollout_store: DatabaseRollouts, monkeypatch: pytest.MonkeyPatch) -> list[RecordedResponse]:
+def tries(rollout_store: RolloutStore, monkeypatch: pytest.MonkeyPatch) -> list[RecordedResponse]:
     """What roll-outs are to keep; their store is away at first: two answers get lost, whether it is kept or not."""
     tries, keep = list[RecordedResponse](), rollout_store.keep
 

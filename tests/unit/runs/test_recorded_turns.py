@@ -16,8 +16,8 @@ from responses_app.protocol.rollouts.generations import EngineCall, Generation, 
 from responses_app.protocol.rollouts.recording import behind
 from responses_app.protocol.rollouts.requests import parse_reward
 from responses_app.protocol.rollouts.tree import tree_of
+from responses_app.resources.rollouts.rows import generation_row
 from responses_app.stores.base import AcceptedResponse, StoredResponse
-from responses_app.stores.database.rollouts.rows import generation_row
 from tests.kit.fakes import Site
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import id_of, refused

@@ -10,9 +10,9 @@ from responses_app.extensions.training.exports import ExportQuery, Selection
 from responses_app.extensions.training.rollout_exports import AT_ONCE, exported
 from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse
 from responses_app.protocol.rollouts.requests import RolloutRef
+from responses_app.resources.rollouts.fields import RolloutRecord
+from responses_app.resources.rollouts.store import RolloutStore
 from responses_app.runs.rollouts import Rollouts
-from responses_app.stores.database.rollouts.store import DatabaseRollouts
-from responses_app.stores.rollouts import RolloutRecord
 from tests.kit.recorded import by_chance, recorded
 from tests.unit.runs.readers import refused
 
@@ -27,7 +27,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def store(rollout_store: DatabaseRollouts) -> DatabaseRollouts:
+async def store(rollout_store: RolloutStore) -> RolloutStore:
     """Seven roll-outs, and one of another project."""
     for number in range(7):
         await add(rollout_store, PROJECT, f"r{number}", group=f"g{number % 2}")
@@ -36,11 +36,11 @@ async def store(rollout_store: DatabaseRollouts) -> DatabaseRollouts:
 
 
 @pytest.fixture
-def rollouts(store: DatabaseRollouts) -> Rollouts:
+def rollouts(store: RolloutStore) -> Rollouts:
     return Rollouts(store, served=lambda _: None, new_id=lambda kind: kind, now=lambda: 0.0)
 
 
-async def add(store: DatabaseRollouts, project: str, name: str, *, group: str | None = None, own: str = "") -> None:
+async def add(store: RolloutStore, project: str, name: str, *, group: str | None = None, own: str = "") -> None:
     own = own or f"rollout_{name}"
     record = RolloutRecord(id=own, project=project, name=name, created_at=1, last_at=1, group=group)
     await store.create(record)
@@ -91,7 +91,7 @@ async def test_an_unknown_beginning_is_refused_before_anything_is_sent(rollouts:
 
 @pytest.mark.parametrize("gone", [["r0", "r1"], ["r1", "r2"], ["r2", "r3"], [f"r{number}" for number in range(7)]])
 async def test_rollouts_deleted_meanwhile_are_left_out(
-    store: DatabaseRollouts, rollouts: Rollouts, gone: list[str]
+    store: RolloutStore, rollouts: Rollouts, gone: list[str]
 ) -> None:
     pieces = exported(rollouts, PROJECT, TRL)
     assert await anext(pieces) == b""
@@ -105,7 +105,7 @@ async def test_rollouts_deleted_meanwhile_are_left_out(
     assert found == ["r0", *(f"r{number}" for number in range(1, 7) if f"r{number}" not in gone)]
 
 
-async def test_a_name_that_is_given_anew_meanwhile_skips_nothing(store: DatabaseRollouts, rollouts: Rollouts) -> None:
+async def test_a_name_that_is_given_anew_meanwhile_skips_nothing(store: RolloutStore, rollouts: Rollouts) -> None:
     pieces = exported(rollouts, PROJECT, TRL)
     begun = [await anext(pieces), await anext(pieces)]
     assert await store.delete(PROJECT, "r1")  # with which the first page ended
@@ -115,7 +115,7 @@ async def test_a_name_that_is_given_anew_meanwhile_skips_nothing(store: Database
 
 
 async def test_one_that_is_deleted_and_made_anew_is_exported_once_with_its_own_tokens(
-    store: DatabaseRollouts, rollouts: Rollouts
+    store: RolloutStore, rollouts: Rollouts
 ) -> None:
     pieces = exported(rollouts, PROJECT, ExportQuery(format="tree"))
     begun = [await anext(pieces), await anext(pieces)]
@@ -138,7 +138,7 @@ async def test_who_stops_reading_ends_it_and_too_many_are_refused(rollouts: Roll
     assert len(await names_of(exported(rollouts, PROJECT, TRL))) == 7
 
 
-async def test_a_long_rollout_comes_in_pieces(store: DatabaseRollouts, rollouts: Rollouts) -> None:
+async def test_a_long_rollout_comes_in_pieces(store: RolloutStore, rollouts: Rollouts) -> None:
     record = RolloutRecord(id="rollout_x", project="long", name="x", created_at=1, last_at=1)
     await store.create(record)
     await store.keep(of("long", "x", by_chance(3, turns=40)))

@@ -14,7 +14,6 @@ from responses_app.protocol.rate_limits import LimitedSubject, Limits, limited_b
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.base import AcceptedResponse
-from responses_app.stores.callers import BaseKeyStore
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import DELTA, id_of, idle, refused
@@ -27,7 +26,7 @@ LIMITED = limited_by(
 HALF = "<|channel|>final<|message|>Half"
 
 
-class OneKey(BaseKeyStore):
+class OneKey:
     """One key, in memory, that can be away."""
 
     def __init__(self) -> None:
@@ -40,9 +39,6 @@ class OneKey(BaseKeyStore):
 
     async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         return LIMITED if project == "default" else ()
-
-
-OneKey.__abstractmethods__ = frozenset()  # no other method is called
 
 
 def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: Rates) -> Site:

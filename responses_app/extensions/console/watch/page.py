@@ -43,10 +43,10 @@ from responses_app.extensions.console.watch.transcript import (
     as_list,
 )
 from responses_app.models import Response
-from responses_app.models.rollouts import RolloutGeneration
 from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.timeline import Timeline, guess, untimed
+from responses_app.resources.rollouts.model import RolloutGeneration
 from responses_app.runs.by_id import Watched
 from responses_app.wiring.site import get_site
 

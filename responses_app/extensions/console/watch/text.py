@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from responses_app.protocol.requests.resources import Status
 
 if TYPE_CHECKING:
-    from responses_app.models.rollouts import Rollout
+    from responses_app.resources.rollouts.model import Rollout
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters but tab, line feed and carriage return

@@ -28,7 +28,7 @@ from django.utils.functional import cached_property
 from psycopg import InternalError, OperationalError
 from psycopg.pq import ConnStatus
 
-from responses_app.kit.deadline import BOUND_TRANSACTION, process_ends_at
+from responses_app.kit.pool import BOUND_TRANSACTION, process_ends_at
 
 MIN_CONNECT_SECONDS = 2  # what libpq takes at least
 PASSING_STATES = frozenset(
@@ -49,7 +49,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     So does the end of the process's own time, also where a connection has no deadline.
 
-    The connection is closed then: nobody knows what the server has done, or will do yet. See `kit.deadline`.
+    The connection is closed then: nobody knows what the server has done, or will do yet. See `kit.pool`.
     """
 
     deadline: float | None = None

@@ -9,17 +9,17 @@ from itertools import groupby
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
 from engine import orjson
 from responses_app.kit.sql import placeholders
-from responses_app.kit.table import Store, can_be_known
+from responses_app.kit.table import Store, can_be_known, reads
 from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.completion import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import RetentionSettings
+from responses_app.stores.base import BaseChatStore, KeptCompletion, RetentionSettings
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES
 from responses_app.stores.database.responses.rows import response_of, second_of, time_value
-from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
 # Whether a completion has all its choices: some may have been deleted, or have not ended.
 _WHOLE = f"""
@@ -51,44 +51,39 @@ class DatabaseChatStore(Store[RetentionSettings], BaseChatStore):
 
     unlimited = RetentionSettings()
 
-    async def get(self, project: str, first: str) -> KeptCompletion | None:
+    @reads
+    def get(self, project: str, first: str) -> KeptCompletion | None:
         if not can_be_known(first):
             return None
-        since = self._known_since(project)
-        completions = await self._threads.run(lambda db: _completions(db, project, [first], since))
-        return completions.get(first)
+        return _completions(self._db, project, [first], self._known_since(project)).get(first)
 
-    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
+    @reads
+    def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
         if not can_be_known(first):
             return None
-        since = self._known_since(project)
-        rows = await self._threads.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
+        rows = _rows(self._db, _MESSAGES, [first, project, time_value(self._db, self._known_since(project))])
         return orjson.loads_kept(rows[0][0]) if rows else None
 
-    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
+    @reads
+    def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
         since = self._known_since(project)
+        ids = _listed_ids(self._db, project, query, since, limit)
+        completions = _completions(self._db, project, ids, since)
+        return [completions[each] for each in ids if each in completions]
 
-        def read(connection: BaseDatabaseWrapper) -> Sequence[KeptCompletion]:
-            ids = _listed_ids(connection, project, query, since, limit)
-            completions = _completions(connection, project, ids, since)
-            return [completions[each] for each in ids if each in completions]
-
-        return await self._threads.run(read)
-
-    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
-        def write(connection: BaseDatabaseWrapper) -> None:
-            rows = ChatChoice.objects.using(connection.alias).filter(project=project, first_id=first, place=0)
-            rows.update(metadata=dict(metadata))
-
+    @reads
+    def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
         if can_be_known(first):
-            await self._threads.run(write)
+            self._choices(project, first).filter(place=0).update(metadata=dict(metadata))
 
-    async def choices(self, project: str, first: str) -> Sequence[str]:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
-            rows = ChatChoice.objects.using(connection.alias).filter(project=project, first_id=first)
-            return list(rows.order_by("place").values_list("pk", flat=True))
+    @reads
+    def choices(self, project: str, first: str) -> Sequence[str]:
+        if not can_be_known(first):
+            return ()
+        return list(self._choices(project, first).order_by("place").values_list("pk", flat=True))
 
-        return await self._threads.run(read) if can_be_known(first) else ()
+    def _choices(self, project: str, first: str) -> "QuerySet[ChatChoice]":
+        return ChatChoice.objects.using(self._using).filter(project=project, first_id=first)
 
     def _known_since(self, project: str) -> float:
         return self._retentions.oldest(project, self._now(), ttl=self._settings.responses_store_ttl)

@@ -16,9 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
-from responses_app.kit.polling import Question, any_of
 from responses_app.kit.sql import Row, for_update, in_parts, placeholders
-from responses_app.kit.threads import in_one_line
+from responses_app.kit.threads import Question, any_of, in_one_line
 from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED

@@ -7,15 +7,15 @@ here runs on the event loop, or on asgiref's one thread for everything, which a 
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 
-from responses_app.kit.causes import ONLY_READS
 from responses_app.kit.clock import StoreClock, own_clock
-from responses_app.kit.errors import NotMigrated, StoreError
+from responses_app.kit.errors import ONLY_READS, NotMigrated, StoreError
 from responses_app.kit.retention import Retentions
 from responses_app.kit.table import can_be_known
 from responses_app.kit.threads import DatabaseReaders
@@ -26,6 +26,7 @@ from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.resources.rollouts.keeping import GenerationKeeper
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -48,7 +49,6 @@ from responses_app.stores.database.responses.lookups import load_chain
 from responses_app.stores.database.responses.orphans import any_orphans, beat, lost, reclaim
 from responses_app.stores.database.responses.removal import (
     MAX_PLANNED,
-    PurgePlan,
     PurgePlans,
     plan_purge,
     remove_ended,
@@ -67,7 +67,6 @@ from responses_app.stores.database.responses.writes import (
     Write,
     commit,
 )
-from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 
 logger = logging.getLogger("respsite.stores")
 
@@ -106,7 +105,10 @@ class DatabaseResponseStore(BaseResponseStore):
         self._clock = clock or StoreClock()
         self._now = now or self._clock
         self._writer: CoalescingWriter[Write] = CoalescingWriter(
-            self._commit, using=using, max_pending=max_pending, timeout=timeout
+            lambda batch: commit(connections[using], batch, now=self._now(), keeper=self._keeper),
+            using=using,
+            max_pending=max_pending,
+            timeout=timeout,
         )
         self._readers = DatabaseReaders(using, timeout=timeout).held()
         self._polls = (polls or self._readers).held()
@@ -224,7 +226,10 @@ class DatabaseResponseStore(BaseResponseStore):
         if self._plans.wants_look:
             # A reader looks, and the writer removes: a long look holds up no response.
             with self._plans.looking() as note_plan:
-                note_plan(await self._readers.run(self._plan_purge))
+                look = partial(
+                    plan_purge, settings=self._settings, max_responses=MAX_PLANNED, retentions=self._retentions
+                )
+                note_plan(await self._readers.run(lambda db: look(db, now=self._now())))
         plan = self._plans.next()
         purged = Purged(more=plan.more)
         for batch in plan.batches():
@@ -244,11 +249,6 @@ class DatabaseResponseStore(BaseResponseStore):
             )
         self._usable = self._usable or problem is None
         return problem
-
-    def _plan_purge(self, connection: BaseDatabaseWrapper) -> PurgePlan:
-        return plan_purge(
-            connection, self._settings, now=self._now(), max_responses=MAX_PLANNED, retentions=self._retentions
-        )
 
     def _known_since(self, project: str) -> float:
         """Return the time, in Unix seconds, from which on responses of a project are known."""
@@ -275,9 +275,6 @@ class DatabaseResponseStore(BaseResponseStore):
         job = OtherWrite(act)
         await self._writer.write(job)
         return job.result  # type: ignore[return-value]
-
-    def _commit(self, batch: Sequence[Write]) -> None:
-        commit(connections[self._using], batch, now=self._now(), keeper=self._keeper)
 
 
 def _problem_of_server(connection: BaseDatabaseWrapper) -> str | None:

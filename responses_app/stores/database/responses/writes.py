@@ -56,6 +56,7 @@ from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.resources.conversations.appending import append_response
+from responses_app.resources.rollouts.keeping import GenerationKeeper
 from responses_app.resources.usage.fields import entry_of
 from responses_app.resources.usage.keeping import keep_entries
 from responses_app.resources.webhooks.messages import messages_of_response
@@ -92,7 +93,6 @@ from responses_app.stores.database.responses.rows import (
     stored_row,
     time_value,
 )
-from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 
 Result = TypeVar("Result")
 

@@ -11,26 +11,24 @@ erased too: its worker is told, and where it is not, what it would keep at its e
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.db import connections
 from django.db.models import Model, QuerySet
 
 from responses_app.kit.clock import utc
 from responses_app.kit.kept import WRITERS, Line, Write, kept_models, remove_some
+from responses_app.kit.resources import modules_of_resources
+from responses_app.kit.sql import read_in_chunks
 from responses_app.models import Response, json_text
 from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING
-from responses_app.resources.files import keeping as files  # noqa: F401
-from responses_app.resources.skills import keeping as skills  # noqa: F401
-
-# All of these register how their rows are removed and written.
-from responses_app.resources.usage import keeping as usage  # noqa: F401
-from responses_app.resources.vector_stores import removal as vector_stores  # noqa: F401
-from responses_app.stores.database import idempotency, pictures  # noqa: F401
-from responses_app.stores.database.chunks import read_in_chunks
+from responses_app.resources.rollouts.removal import remove_all_hidden
+from responses_app.stores import idempotency  # noqa: F401
+from responses_app.stores.database import pictures  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401
-from responses_app.stores.database.rollouts.removal import remove_all_hidden
+
+# These register how their rows are removed and written, as the three above do.
+list(modules_of_resources("keeping", "removal"))
 
 AT_ONCE = 200  # rows that are read together
 
@@ -78,14 +76,10 @@ def _lines(subject: Subject, using: str) -> Iterator[str]:
     written = [(model, rows) for model, rows in subject.rows(using).items() if model.kept.line]
     for model, rows in sorted(written, key=lambda pair: pair[0].kept.line.order):
         line: Line = model.kept.line
-        write: Write = WRITERS.get(model, _plainly)
+        write: Write = WRITERS.get(model, lambda _, head, __: iter([json_text(head)]))
         ordered = rows.filter(line.where).order_by(*line.by.split())
         for row in ordered.iterator(chunk_size=AT_ONCE):
             yield from write(row, line.head(row), using)
-
-
-def _plainly(row: Model, head: Mapping[str, Any], using: str) -> Iterator[str]:
-    yield json_text(head)
 
 
 def erase(subject: Subject, *, using: str = "default") -> Iterator[Sequence[str]]:

@@ -8,8 +8,8 @@ from django.db.models import Model
 from responses_app.kit.clock import utc
 from responses_app.kit.kept import remove_some
 from responses_app.kit.places import forget_places
-from responses_app.kit.polling import Question
 from responses_app.kit.table import Store
+from responses_app.kit.threads import Question
 from responses_app.models import Response
 from responses_app.resources.projects.model import Project
 from responses_app.stores.database.transfer.erasure import dated_models, past

@@ -10,8 +10,8 @@ import pytest
 
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
+from responses_app.stores.approvals import ApprovalHolder, ApprovalStore
 from responses_app.stores.base import AcceptedResponse
-from responses_app.stores.database.approvals import ApprovalHolder, DatabaseApprovalStore
 from responses_app.tools.base import ToolFailed, ToolImage
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
@@ -247,7 +247,7 @@ class Asking:
         return {"input": answer, "tools": self.tools, "previous_response_id": self.first["id"]}
 
 
-class WatchedApprovals(DatabaseApprovalStore):
+class WatchedApprovals(ApprovalStore):
     """Tells who holds which request. Its next claim is answered when `going` is set, and each 61 s of a clock late."""
 
     def __init__(self, alias: str) -> None:

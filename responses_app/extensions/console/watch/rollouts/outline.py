@@ -29,10 +29,10 @@ from django.db.models import BinaryField, QuerySet
 from django.db.models.functions import Length, Substr
 
 from engine.formats.base import Tokens, as_tokens
-from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import EngineCall, unpack_logprobs, unpack_tokens
 from responses_app.protocol.rollouts.requests import Break
-from responses_app.stores.database.rollouts.rows import call_of
+from responses_app.resources.rollouts.model import Rollout, RolloutGeneration
+from responses_app.resources.rollouts.rows import call_of
 
 MAX_STEPS = 20_000  # generations of one roll-out that are looked at, the first ones
 MAX_DETAIL = 2 << 20  # bytes of what is kept of a call beside its tokens: many top tokens may be more, and are not read

@@ -40,10 +40,10 @@ from responses_app.extensions.console.watch.text import (
     visible,
 )
 from responses_app.models import Response
-from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import EngineCall
 from responses_app.protocol.rollouts.requests import MAIN, RolloutObject
-from responses_app.stores.database.rollouts.rows import record_of
+from responses_app.resources.rollouts.model import Rollout
+from responses_app.resources.rollouts.rows import record_of
 from responses_app.wiring.site import get_site
 
 PAGE = 60  # generations of one page

@@ -39,11 +39,11 @@ from responses_app.extensions.console.watch.rollouts.page import (
 )
 from responses_app.extensions.console.watch.rollouts.showing import LEGEND, reward_number, reward_text, whole_reward
 from responses_app.extensions.console.watch.text import NONE, Places, milliseconds, moment, visible
-from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.rollouts.placing import common
 from responses_app.protocol.rollouts.requests import can_be_group, can_be_name, rollout_not_found
-from responses_app.stores.database.rollouts.rows import GONE
+from responses_app.resources.rollouts.model import Rollout, RolloutGeneration
+from responses_app.resources.rollouts.rows import GONE
 
 LISTED = 50  # roll-outs of one page of the list
 MAX_GROUP = 200  # attempts of a group that are shown, the latest

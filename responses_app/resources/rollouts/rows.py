@@ -16,7 +16,7 @@ from engine.types import WeightsSpan
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes_lines
-from responses_app.models.rollouts import Rollout, RolloutGeneration
+from responses_app.kit.sql import read_in_chunks
 from responses_app.protocol.rollouts.generations import (
     EngineCall,
     Generation,
@@ -28,8 +28,8 @@ from responses_app.protocol.rollouts.generations import (
 )
 from responses_app.protocol.rollouts.requests import Break
 from responses_app.protocol.rollouts.tree import tree_of
-from responses_app.stores.database.chunks import read_in_chunks
-from responses_app.stores.rollouts import RolloutRecord
+from responses_app.resources.rollouts.fields import RolloutRecord
+from responses_app.resources.rollouts.model import Rollout, RolloutGeneration
 
 GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
 LISTED = "rollouts"  # the list in which their places are noted
@@ -236,12 +236,9 @@ def _detail(call: EngineCall) -> dict[str, Any]:
     detail = {name: value for name, value in detail.items() if value != getattr(_DEFAULTS, name)}
     detail["times"] = [times.queued, times.asked, times.first_token, times.ended]
     detail["weights"] = [[span.version, span.tokens] for span in call.weights]
-    more = {"sampling": call.sampling, "images": call.images, "experts": call.experts, "tops": _write_tops(call)}
+    tops = None if call.tops is None else [list(each) for each in call.tops]
+    more = {"sampling": call.sampling, "images": call.images, "experts": call.experts, "tops": tops}
     return detail | {name: value for name, value in more.items() if value}
-
-
-def _write_tops(call: EngineCall) -> Sequence[object] | None:
-    return None if call.tops is None else [list(each) for each in call.tops]
 
 
 def _read_tops(written: Sequence[Any] | None) -> Sequence[Any] | None:

@@ -1,9 +1,4 @@
-"""Roll-outs as they are kept; `stores/database/rollouts/` keeps them.
-
-A roll-out has an id of its own, by which it sorts, and the name by which its client calls it. What a response adds is
-kept all at once, and only once, however often it is tried. Where a generation stands is found when it is kept
-(`protocol.rollouts.placing`), behind all that any worker has kept before.
-"""
+"""What is known of a roll-out, as it is read and kept, and as clients see it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

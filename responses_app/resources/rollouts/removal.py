@@ -18,8 +18,8 @@ from django.db.models.functions import Length
 from responses_app.kit.clock import utc
 from responses_app.kit.kept import removes
 from responses_app.kit.places import leave
-from responses_app.models.rollouts import Rollout, RolloutGeneration
-from responses_app.stores.database.rollouts.rows import GONE, LISTED, rollouts_of
+from responses_app.resources.rollouts.model import Rollout, RolloutGeneration
+from responses_app.resources.rollouts.rows import GONE, LISTED, rollouts_of
 
 AT_ONCE = 50  # roll-outs whose generations are removed together
 STEP_ROWS = 200  # generations that one step removes

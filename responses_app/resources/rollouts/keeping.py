@@ -19,11 +19,11 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
-from responses_app.models.rollouts import RolloutGeneration
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.placing import PrefixTree
 from responses_app.protocol.rollouts.weights import versions_after
-from responses_app.stores.database.rollouts.rows import (
+from responses_app.resources.rollouts.model import RolloutGeneration
+from responses_app.resources.rollouts.rows import (
     Counts,
     generation_row,
     insert,

@@ -1,1 +1,0 @@
-"""Roll-outs in Django's database."""
