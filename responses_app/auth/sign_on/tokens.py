@@ -42,7 +42,10 @@ def verified(token: object, keys: Sequence[object], *, issuer: str, client_id: s
     for key in fitting[:MAX_TRIES]:
         claims = _signed_by(key, token, algorithm, issuer=issuer, client_id=client_id)
         if claims is not None:
-            _check_party(claims, client_id)
+            # A token that is made for several may be used by another one of them (`azp`).
+            several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+            if claims.get("azp", None if several else client_id) != client_id:
+                raise SignOnRefused(Reason.TOKEN_AUDIENCE, f"its azp is {str(claims.get('azp'))[:100]!r}")
             if not isinstance(nonce, str) or claims.get("nonce") != nonce:
                 raise SignOnRefused(Reason.TOKEN_NONCE)
             return claims
@@ -93,13 +96,6 @@ def _signed_by(key: jwt.PyJWK, token: str, algorithm: str, *, issuer: str, clien
     except NO_JSON as error:
         raise SignOnRefused(Reason.TOKEN_MALFORMED, type(error).__name__) from None
     return claims
-
-
-def _check_party(claims: Claims, client_id: str) -> None:
-    """Refuse a token that is made for several, and used by another one of them (`azp`)."""
-    several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
-    if claims.get("azp", None if several else client_id) != client_id:
-        raise SignOnRefused(Reason.TOKEN_AUDIENCE, f"its azp is {str(claims.get('azp'))[:100]!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,9 @@ def verify(kept: Head | None = None, *, using: str = "default") -> Verdict:
     for row in _rows(using):
         number, at, *middle, digest = row
         if number != head.number + 1:
-            problems.append(_missing(head.number + 1, number))
+            first, last_one = head.number + 1, number - 1
+            missing = f"Entry {first} is" if first == last_one else f"Entries {first} to {last_one} are"
+            problems.append(f"{missing} missing before entry {number}.")
         elif digest != hash_of(head.hash, (number, hashed_time(at), *map(str, middle))):
             problems.append(f"Entry {number} does not fit behind entry {head.number}: one of them is not as it was.")
         if len(problems) > MAX_PROBLEMS:
@@ -124,12 +126,6 @@ def verify(kept: Head | None = None, *, using: str = "default") -> Verdict:
     if kept is not None and same != kept and not has_more and kept.number:
         problems.append(_other_head(kept, head, same))
     return Verdict(entries, head, problems[:MAX_PROBLEMS], has_more)
-
-
-def _missing(first: int, number: int) -> str:
-    last = number - 1
-    missing = f"Entry {first} is" if first == last else f"Entries {first} to {last} are"
-    return f"{missing} missing before entry {number}."
 
 
 def _other_head(kept: Head, head: Head, same: Head | None) -> str:

@@ -19,7 +19,7 @@ from responses_app.protocol.errors import invalid_request, invalid_value
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.ids import BATCH, MESSAGE_BATCH
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
-from responses_app.protocol.requests.pages import Query, page_of, parse_cursor, parse_list_query
+from responses_app.protocol.requests.pages import page_of, parse_cursor, parse_list_query
 from responses_app.protocol.rollouts.requests import HEADER, METADATA
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.resources.batches import model
@@ -187,7 +187,10 @@ async def _create_of_messages(request: ApiRequest) -> MessageBatch:
 async def _list_of_messages(request: ApiRequest) -> MessageBatchList:
     check_version(request.headers.get(VERSION))
     query = request.query
-    limit = _limit(query)
+    value = (query.get("limit") or [""])[-1]
+    limit = whole_number(value, 1, MAX_LISTED) if value else LISTED
+    if limit is None:
+        raise invalid_value("limit", f"{value[:40]!r}. It takes a whole number from 1 to {MAX_LISTED}.")
     after, before = (parse_cursor(query, name, MESSAGE_BATCH) for name in ("after_id", "before_id"))
     if after is not None and before is not None:
         raise invalid_value("before_id", "it goes without 'after_id'.")
@@ -201,14 +204,6 @@ async def _list_of_messages(request: ApiRequest) -> MessageBatchList:
         "last_id": page[-1].pk if page else None,
         "has_more": len(rows) > limit,
     }
-
-
-def _limit(query: Query) -> int:
-    value = (query.get("limit") or [""])[-1]
-    limit = whole_number(value, 1, MAX_LISTED) if value else LISTED
-    if limit is None:
-        raise invalid_value("limit", f"{value[:40]!r}. It takes a whole number from 1 to {MAX_LISTED}.")
-    return limit
 
 
 async def _get_of_messages(request: ApiRequest, batch_id: str) -> MessageBatch:

@@ -11,7 +11,6 @@ from django.http.response import HttpResponseBase
 from responses_app.kit.errors import StoreError
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import check_fields
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.resources.files import fields
@@ -90,15 +89,11 @@ async def _found(request: ApiRequest, file_id: str) -> "StoredFile":
     return or_raise(await get_site().files.get(request.project, file_id), fields.file_not_found(file_id))
 
 
-def _wrong_parts(problem: fields.PartsWrong, *_: str) -> ApiError:
-    return fields.parts_wrong(str(problem), problem.param)
-
-
 UPLOAD_REFUSALS: Refusals = {
     fields.FilesFull: lambda problem, *_: fields.files_full(str(problem), param="bytes"),
     fields.UploadGone: lambda _, upload_id="": fields.upload_not_found(upload_id),
     fields.UploadClosed: lambda problem, *_: fields.upload_closed(str(problem)),
-    fields.PartsWrong: _wrong_parts,
+    fields.PartsWrong: lambda problem, *_: fields.parts_wrong(str(problem), problem.param),
 }
 
 

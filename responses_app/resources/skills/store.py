@@ -5,7 +5,7 @@ A version is written, and goes, as `kit.pieces` says. A skill is hidden until it
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,7 +70,9 @@ class Skills(Store[FileSettings]):
         )
         await self._begin(version, skill if is_first else None)
         try:
-            await write_pieces(self._threads, version, _cut(bundle.content), gone=SkillGone(skill.pk))
+            content = bundle.content
+            pieces = (content[begin : begin + PIECE_BYTES] for begin in range(0, len(content), PIECE_BYTES))
+            await write_pieces(self._threads, version, pieces, gone=SkillGone(skill.pk))
             await self._show(version, is_first=is_first, default=default)
         # A cancellation, too: the client has broken off its upload.
         except BaseException:
@@ -281,8 +283,3 @@ def _found(rows: "QuerySet[Skill]", skill_id: str) -> Skill:
     if row is None:
         raise SkillGone(skill_id)
     return row
-
-
-def _cut(content: bytes) -> Iterator[bytes]:
-    for begin in range(0, len(content), PIECE_BYTES):
-        yield content[begin : begin + PIECE_BYTES]

@@ -134,7 +134,10 @@ def question_of(query: Query, kind: Kind, *, now: float | None = None) -> UsageQ
         raise invalid_value("end_time", f"{end}. The end has to be later than 'start_time', which is {start}.")
     groups = list(dict.fromkeys(parameters.get("group_by", ())))
     for name in groups:
-        _check_group(name, kind)
+        if name not in kind.groups:
+            why = "Usage is not kept by it here. " if name in kind.lacks else ""
+            supported = ", ".join(map(repr, kind.groups))
+            raise invalid_value("group_by", f"{name[:80]!r}. {why}Supported values are: {supported}.")
     filters: dict[str, Any] = {field: parameters[name] for name, field in kind.filters.items() if name in parameters}
     if "batch" in parameters:
         filters["batch"] = _choice(parameters, "batch", {"true": True, "false": False}, "")
@@ -243,14 +246,6 @@ def _choice(parameters: Mapping[str, Sequence[str]], name: str, choices: Mapping
         supported = " and ".join(map(repr, choices)) if len(choices) < 3 else ", ".join(map(repr, choices))
         raise invalid_value(name, f"{value[:80]!r}. Supported values are: {supported}.")
     return choices[value]
-
-
-def _check_group(name: str, kind: Kind) -> None:
-    if name in kind.groups:
-        return
-    why = "Usage is not kept by it here. " if name in kind.lacks else ""
-    supported = ", ".join(map(repr, kind.groups))
-    raise invalid_value("group_by", f"{name[:80]!r}. {why}Supported values are: {supported}.")
 
 
 def _limit(parameters: Mapping[str, Sequence[str]], width: Width) -> int:

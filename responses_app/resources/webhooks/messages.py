@@ -124,13 +124,10 @@ def secret_hint(secret: str) -> str:
 def signed_headers(event_id: str, body: str, secrets: Sequence[str], *, at: int) -> dict[str, str]:
     """Return the headers of one attempt, signed with each secret. `at` is in Unix seconds."""
     content = f"{event_id}.{at}.{body}".encode()
+    keys = (base64.b64decode(secret.removeprefix(_SECRET_START)) for secret in secrets)
+    signatures = (base64.b64encode(hmac.new(key, content, sha256).digest()).decode() for key in keys)
     return {
         "webhook-id": event_id,
         "webhook-timestamp": str(at),
-        "webhook-signature": " ".join(f"v1,{_signature(secret, content)}" for secret in secrets),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }
-
-
-def _signature(secret: str, content: bytes) -> str:
-    key = base64.b64decode(secret.removeprefix(_SECRET_START))
-    return base64.b64encode(hmac.new(key, content, sha256).digest()).decode()

@@ -84,7 +84,12 @@ def dispatch(connection: BaseDatabaseWrapper, *, max_waiting: int, retry_seconds
             if not is_alone(cursor, DISPATCH_LOCK):
                 return False
         some = list(events[:EVENTS_AT_ONCE])
-        endpoints = _endpoints(using, {event.project for event in some})
+        wanting = WebhookEndpoint.objects.using(using).filter(
+            project__in={event.project for event in some}, enabled=True
+        )
+        endpoints: dict[str, list[WebhookEndpoint]] = defaultdict(list)
+        for endpoint in wanting.order_by("pk"):
+            endpoints[endpoint.project].append(endpoint)
         room = _room(using, endpoints, max_waiting)
         left_out: dict[str, int] = defaultdict(int)
         rows = []
@@ -105,13 +110,6 @@ def dispatch(connection: BaseDatabaseWrapper, *, max_waiting: int, retry_seconds
             WebhookEndpoint.objects.using(using).filter(pk=endpoint_id).update(dropped=F("dropped") + number)
         events.filter(pk__in=[event.pk for event in some]).delete()
     return len(some) == EVENTS_AT_ONCE
-
-
-def _endpoints(using: str, projects: set[str]) -> Mapping[str, Sequence[WebhookEndpoint]]:
-    found: dict[str, list[WebhookEndpoint]] = defaultdict(list)
-    for endpoint in WebhookEndpoint.objects.using(using).filter(project__in=projects, enabled=True).order_by("pk"):
-        found[endpoint.project].append(endpoint)
-    return found
 
 
 def _room(using: str, endpoints: Mapping[str, Sequence[WebhookEndpoint]], most: int) -> dict[str, int]:

@@ -72,7 +72,8 @@ class WebhookSender:
         parts = urlsplit(url)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                await self._new_ones.addresses(parts.hostname or "", parts.port or _port(parts.scheme))
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                await self._new_ones.addresses(parts.hostname or "", port)
         except TimeoutError:
             raise NetworkError(f"The host {(parts.hostname or '')[:80]!r} was not found in time.") from None
 
@@ -159,7 +160,3 @@ def _check_form(url: str) -> None:
         raise NetworkError(f"{url[:80]!r} is not the URL of a receiver, like https://example.com/webhooks.")
     if parts.username is not None or parts.password is not None:
         raise NetworkError("It has a user or a password. Leave them out: the signature says who sends.")
-
-
-def _port(scheme: str) -> int:
-    return 443 if scheme == "https" else 80

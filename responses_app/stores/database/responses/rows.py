@@ -90,8 +90,12 @@ def stored_row(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Row:
     """Return the row of a response that has ended."""
     usage: Mapping[str, Any] = stored.response.get("usage") or {}
     row = _response_row(connection, stored)
+    own = len(stored.link.own.tokens) + len(stored.link.own.lengths) if stored.link else 0
+    size = row["size"] + 4 * (own + sum(len(item.message.tokens) for item in stored.sampled)) + len(stored.log)
+    if stored.chat is not None and (chat := stored.chat.chat) is not None:
+        size += _bytes(json_text(chat.messages)) + _bytes(json_text(chat.metadata))
     return row | {
-        "size": row["size"] + _bytes_of_tokens(stored) + _bytes_of_choice(stored),
+        "size": size,
         "input_tokens": usage.get("input_tokens", 0),
         "cached_tokens": usage.get("input_tokens_details", {}).get("cached_tokens", 0),
         "output_tokens": usage.get("output_tokens", 0),
@@ -239,16 +243,6 @@ def _known_id(value: object) -> str:
 def _bytes(text: str) -> int:
     # `isascii` costs nothing, and spares a copy of a long body.
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _bytes_of_choice(stored: StoredResponse) -> int:
-    chat = stored.chat.chat if stored.chat else None
-    return 0 if chat is None else _bytes(json_text(chat.messages)) + _bytes(json_text(chat.metadata))
-
-
-def _bytes_of_tokens(stored: StoredResponse) -> int:
-    own = len(stored.link.own.tokens) + len(stored.link.own.lengths) if stored.link else 0
-    return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled)) + len(stored.log)
 
 
 @writes_lines(Response)

@@ -126,25 +126,25 @@ def _lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterat
     if not place.kind:
         yield json_text({"kind": "header", "format": FORMAT, "version": VERSION, "respsite": __version__})
     if (after := place.after("part")) is not None:
-        yield from _parts(project, after, counted)
+        # The parts of responses come with them.
+        alone = _of(ChainPart.objects, project).filter(~Exists(Response.objects.filter(pk=OuterRef("pk"))))
+        while parts := list(alone.filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
+            for part in parts:
+                counted.parts += 1
+                yield json_text({"kind": "part", "id": part.pk, "part": row_of(part)})
+            after = parts[-1].pk
     if (after := place.after("response")) is not None:
         yield from _responses(project, after, counted)
     if (after := place.after("picture")) is not None:
-        yield from _pictures(project, after)
+        # One at a time: each may have megabytes.
+        while (picture := _of(Picture.objects, project).filter(pk__gt=after).order_by("pk").first()) is not None:
+            owners = list(picture.uses.order_by("owner").values_list("owner", flat=True))
+            yield json_text({"kind": "picture", "id": picture.pk, "picture": row_of(picture), "owners": owners})
+            after = picture.pk
     if (after := place.after("conversation")) is not None:
         yield from _conversations(project, after, counted)
     if place.kind != "end":
         yield json_text({"kind": "end"})
-
-
-def _parts(project: str | None, after: str, counted: Exported) -> Iterator[str]:
-    # The parts of responses come with them.
-    alone = _of(ChainPart.objects, project).filter(~Exists(Response.objects.filter(pk=OuterRef("pk"))))
-    while parts := list(alone.filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
-        for part in parts:
-            counted.parts += 1
-            yield json_text({"kind": "part", "id": part.pk, "part": row_of(part)})
-        after = parts[-1].pk
 
 
 def _responses(project: str | None, after: str, counted: Exported) -> Iterator[str]:
@@ -152,9 +152,11 @@ def _responses(project: str | None, after: str, counted: Exported) -> Iterator[s
         for response in _of(Response.objects, None).filter(pk__in=ids, status__in=RUNNING).only("pk"):
             counted.running_count += 1
             counted.running = [*counted.running, response.pk][:AT_ONCE]
-        for line in _ended(ids):
+        beside = [(each, each.rows_of(ids)) for each in moved_with(Response)]
+        for response in Response.objects.filter(pk__in=ids).exclude(status__in=RUNNING).order_by("pk"):
             counted.responses += 1
-            yield line
+            further = {each.line.name: each.written(rows[response.pk]) for each, rows in beside}
+            yield json_text({"kind": "response", "id": response.pk, "response": row_of(response), **further})
         after = ids[-1]
 
 
@@ -176,13 +178,6 @@ def _next_ids(project: str | None, after: str) -> list[str]:
             break
         ids.append(response_id)
     return ids
-
-
-def _ended(ids: Sequence[str]) -> Iterator[str]:
-    beside = [(each, each.rows_of(ids)) for each in moved_with(Response)]
-    for response in Response.objects.filter(pk__in=ids).exclude(status__in=RUNNING).order_by("pk"):
-        further = {each.line.name: each.written(rows[response.pk]) for each, rows in beside}
-        yield json_text({"kind": "response", "id": response.pk, "response": row_of(response), **further})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,33 +212,17 @@ def moved_with(owner: type[models.Model]) -> list[Moved]:
     return sorted(moved, key=lambda each: each.line.order)
 
 
-def _pictures(project: str | None, after: str) -> Iterator[str]:
-    # One at a time: each may have megabytes.
-    while (picture := _of(Picture.objects, project).filter(pk__gt=after).order_by("pk").first()) is not None:
-        owners = list(picture.uses.order_by("owner").values_list("owner", flat=True))
-        yield json_text({"kind": "picture", "id": picture.pk, "picture": row_of(picture), "owners": owners})
-        after = picture.pk
-
-
 def _conversations(project: str | None, after: str, counted: Exported) -> Iterator[str]:
     while rows := list(_of(Conversation.objects, project).filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
         for conversation in rows:
             counted.conversations += 1
             yield json_text({"kind": "conversation", "id": conversation.pk, "conversation": row_of(conversation)})
-            yield from _items(conversation.pk)
+            items = ConversationItem.objects.filter(conversation_id=conversation.pk).order_by("position")
+            position = 0
+            while some := list(items.filter(position__gt=position)[:AT_ONCE]):
+                yield json_text({"kind": "items", "id": conversation.pk, "items": [row_of(item) for item in some]})
+                position = some[-1].position
         after = rows[-1].pk
-
-
-def _items(conversation_id: str) -> Iterator[str]:
-    position = 0
-    while rows := _next_items(conversation_id, position):
-        yield json_text({"kind": "items", "id": conversation_id, "items": [row_of(row) for row in rows]})
-        position = rows[-1].position
-
-
-def _next_items(conversation_id: str, position: int) -> list[ConversationItem]:
-    rows = ConversationItem.objects.filter(conversation_id=conversation_id, position__gt=position).order_by("position")
-    return list(rows[:AT_ONCE])
 
 
 def _of(rows: "QuerySet", project: str | None) -> "QuerySet":  # type: ignore[type-arg]
