@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.files import Hands
 from tests.contracts.store_life import OpenStore
@@ -88,6 +89,14 @@ def alias(url: str, open_database: OpenDatabase) -> Iterator[str]:
     """The name of the database to Django."""
     with open_database(url) as alias:
         yield alias
+
+
+@pytest.fixture
+async def readers(alias: str) -> AsyncIterator[DatabaseReaders]:
+    """Readers of the database."""
+    readers = DatabaseReaders(alias, timeout=60.0).held()
+    yield readers
+    await readers.aclose()
 
 
 @pytest.fixture

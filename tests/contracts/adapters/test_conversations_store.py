@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connections
 
 from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError, UnknownCursor
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
 from responses_app.resources.conversations.appending import append_response
-from responses_app.resources.conversations.fields import ConversationAppend
+from responses_app.resources.conversations.fields import ConversationAppend, ConversationSettings
 from responses_app.resources.conversations.model import Conversation, ConversationItem
-from responses_app.resources.conversations.settings import ConversationSettings
 from responses_app.resources.conversations.store import Conversations, ConversationsFull
+from tests.contracts.adapters.stores import rows, within
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
 
 PROJECT = "default"
@@ -236,32 +236,26 @@ class TestInDatabases:
         record = await created(conversations, "1")
         await respond(alias, record, "resp_1", "2", "3")
         assert await listed(conversations, record.id) == ["1", "2", "3"]
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("resp_1", 3, 1)
-        await respond(alias, found, "resp_2", "4")
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("resp_2", 4, 2)
+        assert await head_of(conversations, record) == ("resp_1", 3, 1)
+        await respond(alias, present(await conversations.get(PROJECT, record.id)), "resp_2", "4")
+        assert await head_of(conversations, record) == ("resp_2", 4, 2)
         assert await asyncio.to_thread(response_ids, alias, record.id) == ["", "resp_1", "resp_1", "resp_2"]
 
     async def test_what_was_appended_behind_the_head_leaves_it(self, conversations: Conversations, alias: str) -> None:
         record = await created(conversations)
         await respond(alias, record, "resp_1", "1", "2")
         entries = await appended(conversations, record.id, said("3"))
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("resp_1", 2, 2)
+        assert await head_of(conversations, record) == ("resp_1", 2, 2)
         assert await conversations.remove_item(PROJECT, record.id, str(entries[0].item["id"]))
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("resp_1", 2, 3)
+        assert await head_of(conversations, record) == ("resp_1", 2, 3)
 
     async def test_of_two_responses_at_once_none_is_the_head(self, conversations: Conversations, alias: str) -> None:
         record = await created(conversations, "1")
         await respond(alias, record, "resp_1", "2")
         await respond(alias, record, "resp_2", "3")
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("", 0, 2)
-        await respond(alias, found, "resp_3", "4")
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position) == ("resp_3", 4)
+        assert await head_of(conversations, record) == ("", 0, 2)
+        await respond(alias, present(await conversations.get(PROJECT, record.id)), "resp_3", "4")
+        assert await head_of(conversations, record) == ("resp_3", 4, 3)
 
     async def test_the_head_goes_with_an_item_it_covers(self, conversations: Conversations, alias: str) -> None:
         for number in (0, 1):
@@ -269,8 +263,7 @@ class TestInDatabases:
             await respond(alias, record, "resp_1", "2")
             entry = (await conversations.items_since(PROJECT, record.id, 0))[number]
             assert await conversations.remove_item(PROJECT, record.id, str(entry.item["id"]))
-            found = await found_again(conversations, record)
-            assert (found.head, found.head_position, found.version) == ("", 0, 2)
+            assert await head_of(conversations, record) == ("", 0, 2)
 
     async def test_appending_a_response_twice_adds_nothing(self, conversations: Conversations, alias: str) -> None:
         record = await created(conversations)
@@ -280,8 +273,7 @@ class TestInDatabases:
         for _ in range(2):
             await in_transaction(alias, lambda: append_response(alias, PROJECT, append, response_id="resp_1", at=AT))
         assert await listed(conversations, record.id) == ["1", "1", "2"]
-        found = await found_again(conversations, record)
-        assert (found.head, found.head_position, found.version) == ("resp_1", 3, 2)
+        assert await head_of(conversations, record) == ("resp_1", 3, 2)
 
     async def test_twice_in_one_transaction_or_all_ids_taken_it_is_the_same(
         self, conversations: Conversations, alias: str
@@ -456,9 +448,10 @@ class Losing:
             self._monkeypatch.setattr(writer, "_commit", commit)
 
 
-async def found_again(store: Conversations, record: Conversation) -> Conversation:
+async def head_of(store: Conversations, record: Conversation) -> tuple[str, int, int]:
+    """Return its head, how far that reaches, and its version."""
     found = present(await store.get(PROJECT, record.id))
-    return found
+    return found.head, found.head_position, found.version
 
 
 async def respond(alias: str, read: Conversation, response_id: str, *texts: str) -> None:
@@ -470,22 +463,12 @@ async def respond(alias: str, read: Conversation, response_id: str, *texts: str)
 
 
 async def in_transaction(alias: str, act: Callable[[], None]) -> None:
-    def run() -> None:
-        try:
-            with transaction.atomic(using=alias):
-                act()
-        finally:
-            connections[alias].close()
-
-    await asyncio.to_thread(run)
+    await asyncio.to_thread(within, alias, lambda _: act())
 
 
 def response_ids(alias: str, conversation_id: str) -> list[str]:
-    try:
-        rows = ConversationItem.objects.using(alias).filter(conversation_id=conversation_id).order_by("position")
-        return list(rows.values_list("response_id", flat=True))
-    finally:
-        connections[alias].close()
+    items = rows(alias, ConversationItem, conversation_id=conversation_id)
+    return [item.response_id for item in sorted(items, key=lambda item: item.position)]
 
 
 async def nothing_is_known(store: Conversations, project: str, conversation_id: str, item_id: str) -> None:

@@ -48,71 +48,6 @@ def process_of(connection: BaseDatabaseWrapper) -> int:
         return int(cursor.fetchone()[0])
 
 
-class TestStates:
-    @pytest.fixture
-    def url(self, postgres_url: str) -> str:
-        return postgres_url
-
-    @pytest.mark.parametrize("state", [*PASS, *STAY])
-    async def test_what_passes_is_known(self, alias: str, state: str) -> None:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
-        with pytest.raises(StoreError) as failed:
-            await readers.run(raised(state))
-        assert failed.value.passing is (state in PASS)
-        assert await readers.run(process_of) > 0
-        await readers.aclose()
-
-    @pytest.mark.parametrize("state", ["", *sorted(base.PASSING_STATES)])
-    async def test_it_is_done_again_on_a_new_connection(self, alias: str, state: str) -> None:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
-        processes: list[int] = []
-
-        def fails_once(connection: BaseDatabaseWrapper) -> int:
-            processes.append(process_of(connection))
-            if len(processes) == 1:
-                raised(state)(connection)
-            return processes[-1]
-
-        assert await readers.run(fails_once) != processes[0]
-        await readers.aclose()
-
-
-async def test_an_answer_with_which_a_server_tells_that_it_is_no_primary_is_not_taken(
-    postgres_url: str, open_database: OpenDatabase
-) -> None:
-    processes: list[int] = []
-
-    def asked(connection: BaseDatabaseWrapper) -> int:
-        processes.append(process_of(connection))
-        if len(processes) == 1:
-            connection.has_failed = True  # type: ignore[attr-defined] # as what the server has told since the last answer
-        return processes[-1]
-
-    with open_database(postgres_url) as alias:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
-        assert await readers.run(asked) != processes[0]
-        await readers.aclose()
-
-
-async def test_what_was_committed_with_that_answer_is_not_done_twice(
-    postgres_url: str, open_database: OpenDatabase
-) -> None:
-    calls: list[str] = []
-
-    def write(connection: BaseDatabaseWrapper) -> None:
-        calls.append("write")
-        with transaction.atomic(using=connection.alias):
-            record(connection, ["once"])
-        connection.has_failed = True  # type: ignore[attr-defined] # as what the answer to COMMIT has told
-
-    with open_database(postgres_url) as alias:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
-        await readers.run(write)
-        assert calls == ["write"]
-        assert await readers.run(process_of) > 0
-        await readers.aclose()
-
-
 def record(connection: BaseDatabaseWrapper, models: Sequence[str]) -> None:
     for model in models:
         if model == "bad":
@@ -120,33 +55,69 @@ def record(connection: BaseDatabaseWrapper, models: Sequence[str]) -> None:
         EngineDoor.objects.using(connection.alias).update_or_create(model=model, defaults={"number": 1})
 
 
-async def test_one_record_that_postgresql_did_not_foresee_fails_alone(
-    postgres_url: str, open_database: OpenDatabase
-) -> None:
-    with open_database(postgres_url) as alias:
+class TestStates:
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        return postgres_url
+
+    @pytest.mark.parametrize("state", [*PASS, *STAY])
+    async def test_what_passes_is_known(self, readers: DatabaseReaders, state: str) -> None:
+        with pytest.raises(StoreError) as failed:
+            await readers.run(raised(state))
+        assert failed.value.passing is (state in PASS)
+        assert await readers.run(process_of) > 0
+
+    @pytest.mark.parametrize("state", [None, "", *sorted(base.PASSING_STATES)])
+    async def test_it_is_done_again_on_a_new_connection(self, readers: DatabaseReaders, state: str | None) -> None:
+        """Without a state it has an answer, with which the server tells that it is no primary."""
+        processes: list[int] = []
+
+        def fails_once(connection: BaseDatabaseWrapper) -> int:
+            processes.append(process_of(connection))
+            if len(processes) == 1 and state is None:
+                connection.has_failed = True  # type: ignore[attr-defined] # as what was told since the last answer
+            elif len(processes) == 1:
+                raised(state)(connection)
+            return processes[-1]
+
+        assert await readers.run(fails_once) != processes[0]
+
+    async def test_what_was_committed_with_that_answer_is_not_done_twice(self, readers: DatabaseReaders) -> None:
+        calls: list[str] = []
+
+        def write(connection: BaseDatabaseWrapper) -> None:
+            calls.append("write")
+            with transaction.atomic(using=connection.alias):
+                record(connection, ["once"])
+            connection.has_failed = True  # type: ignore[attr-defined] # as what the answer to COMMIT has told
+
+        await readers.run(write)
+        assert calls == ["write"]
+        assert await readers.run(process_of) > 0
+
+    async def test_one_record_that_postgresql_did_not_foresee_fails_alone(self, alias: str) -> None:
         writer = CoalescingWriter[str](lambda models: record(connections[alias], models), using=alias, timeout=60.0)
         writer.start()
         written = await asyncio.gather(*map(writer.write, ["a", "bad", "b"]), return_exceptions=True)
         assert [type(each) for each in written] == [type(None), StoreError, type(None)]
         await writer.aclose()
 
+    async def test_a_write_gets_through_though_each_idle_connection_was_ended(
+        self, postgres_server: PostgresServer, alias: str, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("responses_app.kit.writer.RETRY_PAUSES", (0.0,))
+        committed: list[str] = []
+        together = threading.Barrier(THREADS)
 
-async def test_a_write_gets_through_though_each_idle_connection_was_ended(
-    postgres_server: PostgresServer, postgres_url: str, open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("responses_app.kit.writer.RETRY_PAUSES", (0.0,))
-    committed: list[str] = []
-    together = threading.Barrier(THREADS)
+        def beside_others(connection: BaseDatabaseWrapper) -> int:
+            together.wait(60.0)
+            return process_of(connection)
 
-    def beside_others(connection: BaseDatabaseWrapper) -> int:
-        together.wait(60.0)
-        return process_of(connection)
+        def write(batch: Sequence[str]) -> None:
+            assert process_of(connections[alias])
+            committed.extend(batch)
 
-    with open_database(postgres_url) as alias:
-        readers = DatabaseReaders(alias, timeout=60.0).held()
-        writer = CoalescingWriter[str](
-            lambda batch: committed.extend(batch) if process_of(connections[alias]) else None, using=alias, timeout=60.0
-        )
+        writer = CoalescingWriter(write, using=alias, timeout=60.0)
         writer.start()
         idle = await asyncio.gather(*(readers.run(beside_others) for _ in range(THREADS)))
         with psycopg.connect(postgres_server.url, autocommit=True) as killing:
@@ -155,7 +126,6 @@ async def test_a_write_gets_through_though_each_idle_connection_was_ended(
         await writer.write("a")
         assert committed == ["a"]
         await writer.aclose()
-        await readers.aclose()
 
 
 class TestAServerThatOnlyReads:
@@ -165,9 +135,8 @@ class TestAServerThatOnlyReads:
             yield alias
 
     async def test_no_connection_to_it_is_kept(
-        self, alias: str, own_postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+        self, readers: DatabaseReaders, own_postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
         before = {await readers.run(process_of) for _ in range(4 * THREADS)}
         monkeypatch.setattr(base, "ANEW_SECONDS", 0.0)
 
@@ -177,7 +146,6 @@ class TestAServerThatOnlyReads:
 
         with own_postgres_server.only_reading():
             await eventually(is_told)  # it only ever reads
-        await readers.aclose()
 
     async def test_a_write_waits_until_it_takes_some(self, alias: str, own_postgres_server: PostgresServer) -> None:
         def keep(models: Sequence[str]) -> None:
@@ -196,10 +164,8 @@ class TestAServerThatOnlyReads:
         assert len(attempts) > 1
         await writer.aclose()
 
-    async def test_the_reason_is_told(self, alias: str, own_postgres_server: PostgresServer) -> None:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
+    async def test_the_reason_is_told(self, readers: DatabaseReaders, own_postgres_server: PostgresServer) -> None:
         with own_postgres_server.only_reading(), pytest.raises(StoreError) as failed:
             await readers.run(lambda db: EngineDoor.objects.using(db.alias).create(model="a"))
         assert failed.value.cause is not None
         assert "only lets read" in failed.value.cause
-        await readers.aclose()

@@ -1,17 +1,16 @@
 """Readers of a database: what is polled together is one statement, and connections that break are replaced."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 from django.db import OperationalError, ProgrammingError
 from django.db.backends.utils import CursorWrapper
 
-from responses_app.kit import deadline, threads
+from responses_app.kit import pool, threads
 from responses_app.kit.errors import NotMigrated, StoreError
-from responses_app.kit.polling import Question, any_of
-from responses_app.kit.threads import THREADS, DatabaseReaders
+from responses_app.kit.threads import THREADS, DatabaseReaders, Question, any_of
 from responses_app.models import Worker
 from responses_app.models.engines import EngineDoor
 
@@ -22,12 +21,6 @@ LACKING = any_of("responses_app_table_of_a_later_version")
 
 class TestPolls:
     """What is asked again and again, on either database."""
-
-    @pytest.fixture
-    async def readers(self, alias: str) -> AsyncIterator[DatabaseReaders]:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
-        yield readers
-        await readers.aclose()
 
     @pytest.fixture
     def statements(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -91,36 +84,29 @@ class TestPolls:
         with pytest.raises(NotMigrated):
             await readers.poll(LACKING)
 
+    @pytest.mark.parametrize(
+        ("failure", "numbers_are"),
+        [
+            (ProgrammingError("permission denied for table"), [list]),
+            # One that is held up holds up the others once.
+            (OperationalError("canceling statement due to statement timeout"), [StoreError, list]),
+        ],
+        ids=["fails", "is held up"],
+    )
     async def test_where_one_question_fails_alone_the_others_are_answered(
-        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
+        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch, failure: Exception, numbers_are: list[type]
     ) -> None:
-        answers, forbidden = threads.answers, any_of(f"{DOORS} WHERE number = 7")
+        answers, bad = threads.answers, any_of(f"{DOORS} WHERE number = 7")
 
-        def refuses(cursor: CursorWrapper, questions: Sequence[Question]) -> object:
-            if forbidden in questions:
-                raise ProgrammingError("permission denied for table")
+        def fails(cursor: CursorWrapper, questions: Sequence[Question]) -> object:
+            if bad in questions:
+                raise failure
             return answers(cursor, questions)
 
-        monkeypatch.setattr(threads, "answers", refuses)
-        numbers, failed = await asyncio.gather(readers.poll(NUMBERS), readers.poll(forbidden), return_exceptions=True)
-        assert isinstance(numbers, list)
-        assert isinstance(failed, StoreError)
-
-    async def test_one_that_is_held_up_holds_up_the_others_once(
-        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answers, held = threads.answers, any_of(f"{DOORS} WHERE number = 7")
-
-        def waits(cursor: CursorWrapper, questions: Sequence[Question]) -> object:
-            if held in questions:
-                raise OperationalError("canceling statement due to statement timeout")
-            return answers(cursor, questions)
-
-        monkeypatch.setattr(threads, "answers", waits)
-        for numbers_are in StoreError, list:
-            asked = readers.poll(NUMBERS), readers.poll(held)
-            numbers, failed = await asyncio.gather(*asked, return_exceptions=True)
-            assert isinstance(numbers, numbers_are)
+        monkeypatch.setattr(threads, "answers", fails)
+        for kind in numbers_are:
+            numbers, failed = await asyncio.gather(readers.poll(NUMBERS), readers.poll(bad), return_exceptions=True)
+            assert isinstance(numbers, kind)
             assert isinstance(failed, StoreError)
 
     async def test_one_that_waits_no_more_takes_nothing_from_the_others(self, readers: DatabaseReaders) -> None:
@@ -166,15 +152,13 @@ class TestOnPostgres:
         return postgres_url
 
     async def test_a_connection_that_breaks_behind_the_login_is_not_kept(
-        self, alias: str, monkeypatch: pytest.MonkeyPatch
+        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        readers = DatabaseReaders(alias, timeout=20.0).held()
         ended = "SELECT pg_terminate_backend(pg_backend_pid()), %(limit)s, %(process)s"
         with monkeypatch.context() as broken:
-            broken.setattr(deadline, "_BOUND_SESSION", ended)
+            broken.setattr(pool, "_BOUND_SESSION", ended)
             for _ in range(THREADS):
                 with pytest.raises(StoreError):
                     await readers.run(lambda db: EngineDoor.objects.using(db.alias).count())
         for _ in range(2 * THREADS):
             assert await readers.run(lambda db: EngineDoor.objects.using(db.alias).count()) >= 0
-        await readers.aclose()

@@ -15,12 +15,13 @@ from django.db.models.expressions import RawSQL
 
 from responses_app.kit.errors import StoreError
 from responses_app.models import ChainPart, Response, json_text
+from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import NameTaken
 from responses_app.stores.database.responses.lookups import _LOG_SINCE
 from responses_app.stores.database.responses.rows import pack, time_value, unpack
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase, migrate
-from tests.contracts.adapters.stores import queries
+from tests.contracts.adapters.stores import queries, rows, within
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, present, same_chain, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore, reclaimed
@@ -32,24 +33,6 @@ from tests.kit.postgres_server import PostgresServer
 
 class TestInDatabases(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract):
     """The contract."""
-
-
-class TestOnPostgres:
-    @pytest.fixture
-    def url(self, postgres_url: str) -> str:
-        return postgres_url
-
-    async def test_what_no_column_takes_fails_alone(
-        self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        good = [Turn().saying(*exchange(number)) for number in range(20)]
-        bad = Turn().saying(*exchange(1))
-        bad.response["model"] = "x" * 300
-        answers = await asyncio.gather(*(store.save(stored) for stored in (*good, bad)), return_exceptions=True)
-        assert answers[:-1] == [None] * 20
-        assert isinstance(answers[-1], StoreError)
-        assert all([await same_chain(store, stored) for stored in good])
-        assert "failed together" in caplog.text
 
 
 class TestOnBoth:
@@ -66,7 +49,7 @@ class TestOnBoth:
         stored = Turn().saying(*exchange(1))
         stored.response.update({"z": UNTAMED, "a": [1.0, 10**30, None, {}], UNTAMED: True})
         await store.save(stored)
-        row = await asyncio.to_thread(retrieve, alias, str(stored.response["id"]))
+        [row] = await asyncio.to_thread(rows, alias, Response, pk=stored.response["id"])
         assert row.body == stored.response
         assert list(row.body) == list(stored.response)
         assert row.input_items == list(stored.input_items)
@@ -82,7 +65,8 @@ class TestOnBoth:
         damaged = Turn(whole.project)
         await store.accept(damaged.begun(state))
         await store.accept(whole.begun("queued"))
-        await asyncio.to_thread(damage, alias, damaged.response_id, body)
+        row = Response.objects.using(alias).filter(pk=damaged.response_id)
+        assert await asyncio.to_thread(within, alias, lambda _: row.update(body=RawSQL("%s", [body]))) == 1
         claimed, orphans = await reclaimed(store, "worker_heir", whole.project)
         assert [accepted.response["id"] for accepted in claimed] == [whole.response_id]
         assert orphans.failed >= 1
@@ -110,22 +94,27 @@ class TestOnBoth:
         third = Turn().after(second).saying(*exchange(2))
         for stored in (first, second, third):
             await store.save(stored)
-        await asyncio.to_thread(forget_part, alias, str(second.response["id"]))
+        part = ChainPart.objects.using(alias).filter(pk=second.response["id"])
+        assert (await asyncio.to_thread(within, alias, lambda _: part.delete()))[0] == 1
         assert await store.chain(third.project, str(third.response["id"])) is None
         assert f"part {second.response['id']} of its chain is lost" in caplog.text
         assert await same_chain(store, first)
 
-    async def test_a_response_that_is_not_json_fails_alone(
-        self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("wrong", [{"metadata": {"key": object()}}, {"model": "x" * 300}], ids=["no JSON", "long"])
+    async def test_one_that_cannot_be_kept_fails_alone(
+        self, store: DatabaseResponseStore, url: str, wrong: JsonObject, caplog: pytest.LogCaptureFixture
     ) -> None:
+        if "model" in wrong and not url.startswith("postgres"):
+            return  # columns of SQLite take any length
         good = [Turn().saying(*exchange(number)) for number in range(20)]
         bad = Turn().saying(*exchange(1))
-        bad.response["metadata"] = {"key": object()}
+        bad.response.update(wrong)
         answers = await asyncio.gather(*(store.save(stored) for stored in (*good, bad)), return_exceptions=True)
         assert answers[:-1] == [None] * 20
         assert isinstance(answers[-1], StoreError)
         assert await store.chain(bad.project, str(bad.response["id"])) is None
         assert all([await same_chain(store, stored) for stored in good])
+        assert "model" not in wrong or "failed together" in caplog.text
 
     async def test_closed_it_refuses(self, store: DatabaseResponseStore) -> None:
         stored = Turn().saying(*exchange(1))
@@ -255,7 +244,8 @@ class TestAnOutage:
         before = Turn().saying(*exchange(0))
         await store.save(before)
         assert await same_chain(store, before)
-        await asyncio.to_thread(restart, own_postgres_server)
+        await asyncio.to_thread(own_postgres_server.stop)
+        await asyncio.to_thread(own_postgres_server.start)
         assert await same_chain(store, before)
         after = Turn().after(before).saying(*exchange(1))
         await store.save(after)
@@ -291,26 +281,3 @@ def test_numbers_are_packed_little_endian() -> None:
 )
 def test_json_is_written_whatever_it_holds(value: object, text: str) -> None:
     assert json_text(value) == text
-
-
-def retrieve(alias: str, response_id: str) -> Response:
-    try:
-        return Response.objects.using(alias).get(pk=response_id)
-    finally:
-        connections[alias].close()
-
-
-def damage(alias: str, response_id: str, body: str) -> None:
-    damaged = Response.objects.using(alias).filter(pk=response_id)
-    assert damaged.update(body=RawSQL("%s", [body])) == 1
-    connections[alias].close()
-
-
-def forget_part(alias: str, part_id: str) -> None:
-    assert ChainPart.objects.using(alias).filter(pk=part_id).delete()[0] == 1
-    connections[alias].close()
-
-
-def restart(server: PostgresServer) -> None:
-    server.stop()
-    server.start()

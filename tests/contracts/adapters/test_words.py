@@ -1,12 +1,14 @@
 """The index of what was asked and answered, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from django.db import connections, transaction
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 from responses_app.models import Response
 from responses_app.models.words import ResponseWords, WordsToRead
@@ -19,7 +21,10 @@ from tests.contracts.adapters.stores import rows, within
 from tests.contracts.store import Turn, exchange
 from tests.contracts.store_life import OpenStore
 
+Result = TypeVar("Result")
+
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
+END = "UPDATE responses_app_response SET status = 'completed' WHERE id = %s"
 ENDLESS = {
     "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i > 0) "
     "SELECT max(i), %s, %s, %s, %s FROM n",
@@ -30,8 +35,9 @@ ENDLESS = {
 class TestWords:
     @pytest.fixture
     async def kept(self, alias: str) -> AsyncIterator["Kept"]:
-        await asyncio.to_thread(_empty, alias)
         kept = Kept(alias)
+        await kept.execute("DELETE FROM responses_app_response")
+        await kept.execute(f"DELETE FROM {words.NOTED}")
         yield kept
         await kept.words.aclose()
 
@@ -92,10 +98,7 @@ class TestWords:
         await kept.response(2, asked="x" * 118 + family)
         await kept.response(3, items=[{"type": "function_call_output", "call_id": "c", "output": "o"}])
         await kept.read()
-        found = {
-            int(row.response_id[5:], 16): row.first_words
-            for row in await asyncio.to_thread(rows, kept.alias, ResponseWords)
-        }
+        found = {int(row.response_id[5:], 16): row.first_words for row in await kept.rows(ResponseWords)}
         assert found == {1: "a b c", 2: "x" * 118 + "…", 3: "function call output"}
 
     async def test_projects_and_times_narrow_a_search(self, kept: "Kept") -> None:
@@ -112,28 +115,29 @@ class TestWords:
         for number in (1, 2):
             await kept.response(number, asked="same")
         await kept.read()
-        await asyncio.to_thread(_remove, kept.alias, [_id(1)])
+        await kept.run(lambda db: remove(db, [_id(1)]))
         assert await kept.found("same") == [2]
-        await asyncio.to_thread(_delete_rows, kept.alias)  # as an older version would, say
+        await kept.execute("DELETE FROM responses_app_response")  # as an older version would, say
         assert await kept.found("same") == []
-        assert await asyncio.to_thread(rows, kept.alias, ResponseWords) == []
-        assert await asyncio.to_thread(_said, kept.alias) == 0
+        assert await kept.rows(ResponseWords) == []
+        assert await kept.said() == 0
 
     async def test_a_project_that_is_forgotten_leaves_nothing(self, kept: "Kept") -> None:
         await kept.response(1, asked="same", project="gone")
         await kept.response(2, asked="same", project="gone")
         await kept.read(steps=1)
-        assert (await asyncio.to_thread(_counted, kept.alias, "gone"))["searchable responses"] == 2
-        await asyncio.to_thread(_forget, kept.alias, "gone")
-        assert not any((await asyncio.to_thread(_counted, kept.alias, "gone")).values())
+        gone = Subject(project="gone")
+        assert (await kept.run(lambda db: count(gone, using=db.alias)))["searchable responses"] == 2
+        assert await kept.run(lambda db: list(erase(gone, using=db.alias)))
+        assert not any((await kept.run(lambda db: count(gone, using=db.alias))).values())
         await kept.read()
-        assert await asyncio.to_thread(rows, kept.alias, WordsToRead) == []
+        assert await kept.rows(WordsToRead) == []
 
     async def test_what_runs_is_read_when_it_has_ended(self, kept: "Kept") -> None:
         await kept.response(1, asked="same", status="in_progress")
         await kept.read()
         assert await kept.found("same") == []
-        await asyncio.to_thread(_end, kept.alias, _id(1))
+        await kept.execute(END, [_id(1)])
         await kept.read()
         assert await kept.found("same") == [1]
 
@@ -143,7 +147,7 @@ class TestWords:
         await kept.read()
         await store.save(turn.saying(*exchange(0)))
         await kept.read()
-        [row] = await asyncio.to_thread(rows, kept.alias, ResponseWords)
+        [row] = await kept.rows(ResponseWords)
         assert (row.response_id, row.project) == (turn.response_id, turn.project)
 
     async def test_what_was_stored_before_is_read_step_by_step(
@@ -152,20 +156,21 @@ class TestWords:
         monkeypatch.setattr(words, "AT_ONCE", 2)
         for number in range(1, 8):
             await kept.response(number, asked="same", status="in_progress" if number == 4 else "completed")
-        await asyncio.to_thread(_as_if_migrated, kept.alias)
+        await kept.execute(f"DELETE FROM {words.NOTED}")
+        await kept.execute(f"INSERT INTO {words.NOTED} (id, below) VALUES ('older', 'zzzz')")  # as a migration does
         await kept.read(steps=2)
         assert await kept.found("same") == [7, 6, 5]
-        assert await asyncio.to_thread(_is_behind, kept.alias)
+        assert await kept.run(is_behind)
         await kept.response(8, asked="same")  # what is new goes first
         await kept.read(steps=1)
         assert await kept.found("same") == [8, 7, 6, 5]
-        await asyncio.to_thread(_end, kept.alias, _id(4))
+        await kept.execute(END, [_id(4)])
         await kept.words.aclose()
         kept.words = DatabaseWords(using=kept.alias)  # another worker goes on
         await kept.read()
         assert await kept.found("same") == [8, 7, 6, 5, 4, 3, 2, 1]
-        assert not await asyncio.to_thread(_is_behind, kept.alias)
-        assert await asyncio.to_thread(rows, kept.alias, WordsToRead) == []
+        assert not await kept.run(is_behind)
+        assert await kept.rows(WordsToRead) == []
 
     async def test_one_step_reads_so_many_bytes(self, kept: "Kept", monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(words, "MOST_BYTES", 1_000)
@@ -174,7 +179,7 @@ class TestWords:
             await kept.response(number, asked="same", size=size)
         await kept.read(steps=1)
         assert await kept.found("same") == [3]  # the largest is not read, and costs nothing
-        assert len(await asyncio.to_thread(rows, kept.alias, ResponseWords)) == 2
+        assert len(await kept.rows(ResponseWords)) == 2
         await kept.read()
         assert await kept.found("same") == [3, 2, 1]
 
@@ -188,7 +193,7 @@ class TestWords:
         await kept.read()
         await other.aclose()
         assert len(await kept.found("same")) == 59
-        assert await asyncio.to_thread(_said, kept.alias) == 59
+        assert await kept.said() == 59
 
     async def test_ids_with_the_same_number_are_both_found(self, kept: "Kept", monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(words, "blake2b", lambda *_, **__: _Digest())
@@ -200,7 +205,8 @@ class TestWords:
     async def test_a_row_that_is_damaged_is_passed_over(self, kept: "Kept") -> None:
         for number in (1, 2, 3):
             await kept.response(number, asked="same")
-        await asyncio.to_thread(_damage, kept.alias, {_id(1): "{", _id(2): "[]"})
+        for number, body in ((1, "{"), (2, "[]")):
+            await kept.execute("UPDATE responses_app_response SET body = %s WHERE id = %s", [body, _id(number)])
         await kept.read()
         assert await kept.found("same") == [3]
 
@@ -262,8 +268,29 @@ class Kept:
     async def found(self, search: str, **options: Any) -> list[int]:
         """Return the numbers of what is found."""
         query = WordsQuery(phrases=phrases_of(search), **{"limit": 100, "seconds": 60.0, **options})
-        ids = await asyncio.to_thread(within, self.alias, lambda connection: find(connection, query))
-        return [int(each[5:], 16) for each in ids]
+        return [int(each[5:], 16) for each in await self.run(lambda db: find(db, query))]
+
+    async def run(self, act: Callable[[BaseDatabaseWrapper], Result]) -> Result:
+        """Do something in a transaction."""
+        return await asyncio.to_thread(within, self.alias, act)
+
+    async def execute(self, sql: str, parameters: Sequence[str] = ()) -> None:
+        """Execute a statement."""
+        await self.run(lambda db: db.cursor().execute(sql, parameters))
+
+    async def rows(self, model: type[Model]) -> list[Any]:
+        """Return all rows of a model."""
+        return await asyncio.to_thread(rows, self.alias, model)
+
+    async def said(self) -> int:
+        """Return of how many responses words are kept."""
+
+        def counted(db: BaseDatabaseWrapper) -> int:
+            with db.cursor() as cursor:
+                cursor.execute(f"SELECT COUNT(*) FROM {words.WORDS if db.vendor == 'postgresql' else words.SAID}")
+                return int(cursor.fetchone()[0])
+
+        return await self.run(counted)
 
 
 def _id(number: int) -> str:
@@ -297,66 +324,3 @@ def _keep(
         size=size,
     )
     connections[alias].close()
-
-
-def _empty(alias: str) -> None:
-    _delete_rows(alias)
-    WordsToRead.objects.using(alias).all().delete()
-    connections[alias].close()
-
-
-def _remove(alias: str, ids: Sequence[str]) -> None:
-    with transaction.atomic(using=alias):
-        remove(connections[alias], ids)
-    connections[alias].close()
-
-
-def _delete_rows(alias: str) -> None:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("DELETE FROM responses_app_response")
-    connections[alias].close()
-
-
-def _counted(alias: str, project: str) -> Mapping[str, int]:
-    counted = count(Subject(project=project), using=alias)
-    connections[alias].close()
-    return counted
-
-
-def _forget(alias: str, project: str) -> None:
-    assert list(erase(Subject(project=project), using=alias))
-    connections[alias].close()
-
-
-def _said(alias: str) -> int:
-    table = words.WORDS if connections[alias].vendor == "postgresql" else words.SAID
-    with connections[alias].cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM {table}")
-        found = int(cursor.fetchone()[0])
-    connections[alias].close()
-    return found
-
-
-def _end(alias: str, response_id: str) -> None:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("UPDATE responses_app_response SET status = 'completed' WHERE id = %s", [response_id])
-    connections[alias].close()
-
-
-def _damage(alias: str, bodies: Mapping[str, str]) -> None:
-    with connections[alias].cursor() as cursor:
-        for response_id, body in bodies.items():
-            cursor.execute("UPDATE responses_app_response SET body = %s WHERE id = %s", [body, response_id])
-    connections[alias].close()
-
-
-def _as_if_migrated(alias: str) -> None:
-    WordsToRead.objects.using(alias).all().delete()
-    WordsToRead.objects.using(alias).create(id="older", below="zzzz")
-    connections[alias].close()
-
-
-def _is_behind(alias: str) -> bool:
-    found = is_behind(connections[alias])
-    connections[alias].close()
-    return found
