@@ -59,6 +59,7 @@ def names_its_call(name: str) -> str:
 
 
 async def read_by_the_model(server: Server, response_id: str) -> str:
+    """Return what the model read, as text."""
     await eventually(lambda: bool(generations(server, response_id)))
     (generation,) = generations(server, response_id)
     return decode_tokens(generation["prompt_tokens"])
@@ -127,49 +128,27 @@ async def test_what_was_called_must_be_answered(socket: Socket, http: httpx.Asyn
     assert text_of(await socket.ask([output], **fields)) == "Hello there, friend.", "the refusals have changed nothing"
 
 
+def namespace(*tools: Frame, name: str = "n", **fields: object) -> Frame:
+    return {"type": "namespace", "name": name, "tools": [*tools], **fields}
+
+
+def custom(name: str = "f", **grammar: str) -> Frame:
+    return {"type": "custom", "name": name, **({"format": {"type": "grammar", **grammar}} if grammar else {})}
+
+
+INVALID, MISSING, UNKNOWN = "invalid_value", "missing_required_parameter", "unknown_parameter"
 BAD_TOOLS: dict[str, tuple[list[Frame], str, str]] = {
-    "twice": ([{"type": "function", "name": "f"}, {"type": "custom", "name": "f"}], "tools[1].name", "invalid_value"),
-    "twice-inside": (
-        [
-            {"type": "function", "name": "n.f"},
-            {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "f"}]},
-        ],
-        "tools[1].tools[0].name",
-        "invalid_value",
-    ),
-    "twice-a-kind": ([{"type": "shell"}, {"type": "function", "name": "shell"}], "tools[1].name", "invalid_value"),
-    "async-shell": ([{"type": "shell", "async": True}], "tools[0].async", "unknown_parameter"),
-    "async-namespace": (
-        [{"type": "namespace", "name": "n", "tools": [], "async": False}],
-        "tools[0].async",
-        "unknown_parameter",
-    ),
-    "member-kind": (
-        [{"type": "namespace", "name": "n", "tools": [{"type": "shell"}]}],
-        "tools[0].tools[0].type",
-        "invalid_value",
-    ),
-    "member-name": (
-        [{"type": "namespace", "name": "n" * 200, "tools": [{"type": "custom", "name": "f" * 200}]}],
-        "tools[0].tools[0].name",
-        "invalid_value",
-    ),
-    "no-members": ([{"type": "namespace", "name": "n"}], "tools[0].tools", "missing_required_parameter"),
-    "no-definition": (
-        [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark"}}],
-        "tools[0].format.definition",
-        "missing_required_parameter",
-    ),
-    "no-syntax": (
-        [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "bnf", "definition": "x"}}],
-        "tools[0].format.syntax",
-        "invalid_value",
-    ),
-    "bad-regex": (
-        [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "regex", "definition": "(?=a)"}}],
-        "tools[0].format.definition",
-        "invalid_value",
-    ),
+    "twice": ([{"type": "function", "name": "f"}, custom()], "tools[1].name", INVALID),
+    "twice-inside": ([{"type": "function", "name": "n.f"}, namespace(custom())], "tools[1].tools[0].name", INVALID),
+    "twice-a-kind": ([{"type": "shell"}, {"type": "function", "name": "shell"}], "tools[1].name", INVALID),
+    "async-shell": ([{"type": "shell", "async": True}], "tools[0].async", UNKNOWN),
+    "async-namespace": ([namespace(**{"async": False})], "tools[0].async", UNKNOWN),
+    "member-kind": ([namespace({"type": "shell"})], "tools[0].tools[0].type", INVALID),
+    "member-name": ([namespace(custom("f" * 200), name="n" * 200)], "tools[0].tools[0].name", INVALID),
+    "no-members": ([{"type": "namespace", "name": "n"}], "tools[0].tools", MISSING),
+    "no-definition": ([custom(syntax="lark")], "tools[0].format.definition", MISSING),
+    "no-syntax": ([custom(syntax="bnf", definition="x")], "tools[0].format.syntax", INVALID),
+    "bad-regex": ([custom(syntax="regex", definition="(?=a)")], "tools[0].format.definition", INVALID),
 }
 
 
@@ -196,21 +175,10 @@ HISTORY: list[Frame] = [
 ]
 
 
-def kinds(response: Frame) -> list[str]:
-    return [item["type"] for item in response["output"]]
-
-
-async def prompt_of(server: Server, response_id: str) -> str:
-    """Return what the model read, as text."""
-    await eventually(lambda: bool(generations(server, response_id)))
-    (generation,) = generations(server, response_id)
-    return decode_tokens(generation["prompt_tokens"])
-
-
 async def test_the_model_reads_the_tools_of_a_history(server: Server, http: httpx.AsyncClient) -> None:
     response = (await http.post("/responses", json={"input": HISTORY})).json()
     assert response["status"] == "completed"
-    read = await prompt_of(server, response["id"])
+    read = await read_by_the_model(server, response["id"])
     told = ["SELECT 41", "forty-one", "README.md", "from the server", "[image omitted", "to=functions.g", ">42<"]
     assert [read.count(each) for each in told] == [1] * len(told)
     assert sorted(told, key=read.index) == told
@@ -223,7 +191,7 @@ async def test_one_call_through_vllm(folder: Path, open_socket: Connect) -> None
     async with FakeVllm(script) as fake, in_front_of(fake, folder) as server:
         socket = await open_socket(server)
         response = await socket.ask("Hi", **ONE_CALL)
-        assert (response["status"], kinds(response)) == ("completed", ["function_call"])
+        assert (response["status"], [item["type"] for item in response["output"]]) == ("completed", ["function_call"])
         await eventually(lambda: fake.engine.aborted == 1)
 
 

@@ -188,37 +188,30 @@ def test_the_fields_are_openais(server: Server) -> None:
     Decision.model_validate(answer.json(), strict=True)
 
 
+QUESTIONS = [predicate("yes")]
+CHOICE = {"type": "choice", "instructions": "b"}
+
+
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("changes", "param"),
     [
-        ({"questions": [predicate("yes")]}, "input"),
-        ({"input": "a"}, "questions"),
-        ({"input": "a", "questions": []}, "questions"),
-        ({"input": "a", "questions": [predicate("yes")] * 401}, "questions"),
-        ({"input": "a", "questions": [{"type": "noul", "instructions": "b"}]}, "questions[0].type"),
-        ({"input": "a", "questions": [{"type": "predicate", "instructions": ""}]}, "questions[0]"),
-        (
-            {"input": "a", "questions": [{"type": "choice", "instructions": "b", "choices": CHOICES[:1]}]},
-            "questions[0]",
-        ),
-        (
-            {"input": "a", "questions": [{"type": "choice", "instructions": "b", "choices": CHOICES[:1] * 2}]},
-            "questions[0]",
-        ),
-        (
-            {
-                "input": [{"type": "function_call_output", "call_id": "c", "output": "x"}],
-                "questions": [predicate("yes")],
-            },
-            "input",
-        ),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}], "questions": [predicate("yes")]}, "input[0].type"),
-        ({"input": "word " * 5000, "questions": [predicate("yes")]}, "input"),
-        ({"input": "a", "questions": [predicate("yes")], "model": "other"}, "model"),
+        ({"input": None}, "input"),
+        ({"questions": None}, "questions"),
+        ({"questions": []}, "questions"),
+        ({"questions": QUESTIONS * 401}, "questions"),
+        ({"questions": [{"type": "noul", "instructions": "b"}]}, "questions[0].type"),
+        ({"questions": [{"type": "predicate", "instructions": ""}]}, "questions[0]"),
+        ({"questions": [{**CHOICE, "choices": CHOICES[:1]}]}, "questions[0]"),
+        ({"questions": [{**CHOICE, "choices": CHOICES[:1] * 2}]}, "questions[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": "word " * 5000}, "input"),
+        ({"model": "other"}, "model"),
     ],
 )
-def test_what_is_refused_of_decisions(server: Server, body: dict[str, Any], param: str) -> None:
-    answer = server.post("/decisions", **body)
+def test_what_is_refused_of_decisions(server: Server, changes: dict[str, Any], param: str) -> None:
+    body = {"input": "a", "questions": QUESTIONS, **changes}
+    answer = server.post("/decisions", **{name: value for name, value in body.items() if value is not None})
     assert answer.status_code in (400, 404), answer.text
     assert answer.json()["error"]["param"].startswith(param)
 
@@ -276,15 +269,12 @@ def test_codexs_catalogue(demo_server: Server) -> None:
     assert entry["truncation_policy"] == {"mode": "tokens", "limit": min(10_000, model["max_model_len"] // 8)}
 
 
-def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:
-    (entry,) = catalogue([CatalogueModel("demo", None, sees=False)])["models"]  # type: ignore[misc]
+def test_a_model_that_is_not_loaded_yet_or_has_no_grammars_is_in_the_catalogue() -> None:
+    models = [CatalogueModel("demo", None, sees=False, is_held=is_held) for is_held in (True, False)]
+    entry, without_grammars = catalogue(models)["models"]  # type: ignore[misc]
     assert (entry["context_window"], entry["truncation_policy"]["limit"]) == (None, 10_000)
-
-
-def test_a_model_without_grammars_gets_no_tool_that_needs_one() -> None:
-    (entry,) = catalogue([CatalogueModel("demo", None, sees=False, is_held=False)])["models"]  # type: ignore[misc]
-    assert entry["apply_patch_tool_type"] is None
-    assert "apply_patch" not in entry["base_instructions"]
+    assert without_grammars["apply_patch_tool_type"] is None
+    assert "apply_patch" not in without_grammars["base_instructions"]
 
 
 @pytest.mark.parametrize(

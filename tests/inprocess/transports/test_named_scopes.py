@@ -26,81 +26,42 @@ def tool(**fields: object) -> dict[str, Any]:
     return {"input": "Hello", "tools": [fields]}
 
 
+def code_in(**container: object) -> dict[str, Any]:
+    return tool(type="code_interpreter", container={"type": "auto", **container})
+
+
+QUESTION = {"type": "input_text", "text": "?"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": [FILE]}
+SCREENSHOT = {"type": "computer_screenshot", "file_id": "file-1"}
+SEEN = {"type": "computer_call_output", "call_id": "c", "output": SCREENSHOT}
+RAN = {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": f"cntr_{ABSENT}"}
+SKILL = {"type": "skill_reference", "skill_id": f"skill_{ABSENT}"}
+ITEM = {"type": "item_reference", "id": f"msg_{ABSENT}"}
+FILES, SKILLS, VECTOR_STORES = ("api.files.read",), ("api.skills.read",), ("api.vector_stores.read",)
+CONTAINERS = ("api.containers.read", "api.containers.write")
+CONVERSATIONS = ("api.conversations.read", "api.conversations.write")
 # What a create names, where it stands, and the scopes that are asked for.
 NAMED: Mapping[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
-    "a file": ({"input": [said(FILE)]}, "input[0].content[0].file_id", ("api.files.read",)),
-    "an image": (
-        {"input": [said({"type": "input_text", "text": "?"}, IMAGE)]},
-        "input[0].content[1].file_id",
-        ("api.files.read",),
-    ),
-    "a file of an output": (
-        {"input": [CALL, {"type": "function_call_output", "call_id": "c", "output": [FILE]}]},
-        "input[1].output[0].file_id",
-        ("api.files.read",),
-    ),
-    "a screenshot": (
-        {
-            "input": [
-                {
-                    "type": "computer_call_output",
-                    "call_id": "c",
-                    "output": {"type": "computer_screenshot", "file_id": "file-1"},
-                }
-            ]
-        },
-        "input[0].output.file_id",
-        ("api.files.read",),
-    ),
-    "files for code": (
-        tool(type="code_interpreter", container={"type": "auto", "file_ids": ["file-1", "file-2"]}),
-        "tools[0].container.file_ids",
-        ("api.files.read",),
-    ),
-    "a container": (
-        tool(type="code_interpreter", container=f"cntr_{ABSENT}"),
-        "tools[0].container",
-        ("api.containers.read", "api.containers.write"),
-    ),
-    "a container of a history": (
-        {
-            "input": [
-                {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": f"cntr_{ABSENT}"},
-                said({"type": "input_text", "text": "?"}),
-            ],
-            "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
-        },
-        "input[0].container_id",
-        ("api.containers.read", "api.containers.write"),
-    ),
+    "a file": ({"input": [said(FILE)]}, "input[0].content[0].file_id", FILES),
+    "an image": ({"input": [said(QUESTION, IMAGE)]}, "input[0].content[1].file_id", FILES),
+    "a file of an output": ({"input": [CALL, OUTPUT]}, "input[1].output[0].file_id", FILES),
+    "a screenshot": ({"input": [SEEN]}, "input[0].output.file_id", FILES),
+    "files for code": (code_in(file_ids=["file-1", "file-2"]), "tools[0].container.file_ids", FILES),
+    "a container": (tool(type="code_interpreter", container=f"cntr_{ABSENT}"), "tools[0].container", CONTAINERS),
+    "a container of a history": ({**code_in(), "input": [RAN, said(QUESTION)]}, "input[0].container_id", CONTAINERS),
     "a vector store": (
         tool(type="file_search", vector_store_ids=[f"vs_{ABSENT}"]),
         "tools[0].vector_store_ids",
-        ("api.vector_stores.read",),
+        VECTOR_STORES,
     ),
-    "a skill": (
-        tool(
-            type="code_interpreter",
-            container={"type": "auto", "skills": [{"type": "skill_reference", "skill_id": f"skill_{ABSENT}"}]},
-        ),
-        "tools[0].container.skills",
-        ("api.skills.read",),
-    ),
+    "a skill": (code_in(skills=[SKILL]), "tools[0].container.skills", SKILLS),
     "a mask": (
         tool(type="image_generation", input_image_mask={"file_id": "file-1"}),
         "tools[0].input_image_mask.file_id",
-        ("api.files.read",),
+        FILES,
     ),
-    "a conversation": (
-        {"input": "Hello", "conversation": f"conv_{ABSENT}"},
-        "conversation",
-        ("api.conversations.read", "api.conversations.write"),
-    ),
-    "an item of a conversation": (
-        {"input": [{"type": "item_reference", "id": f"msg_{ABSENT}"}]},
-        "input[0].id",
-        ("api.conversations.read",),
-    ),
+    "a conversation": ({"input": "Hello", "conversation": f"conv_{ABSENT}"}, "conversation", CONVERSATIONS),
+    "an item of a conversation": ({"input": [ITEM]}, "input[0].id", CONVERSATIONS[:1]),
 }
 EVERYTHING_ELSE = "api.responses.write,api.responses.read,api.model.read,api.embeddings.write"
 
@@ -190,36 +151,28 @@ def test_what_is_recorded_for_a_roll_out_needs_its_scope(
     assert answer(writer, metadata={}).status_code == 200, "without a roll-out nothing is asked for"
 
 
-def test_chats_and_compactions_name_files_too(closed: ClosedServer, writer: str) -> None:
+def test_chats_compactions_and_outputs_of_tools_name_files_too(closed: ClosedServer, writer: str) -> None:
     chat = {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}
-    for way in ({}, {"stream": True}):
-        param = "messages[0].content[0].file_id"
-        assert_missing(sent(closed, writer, "chat/completions", {**chat, **way}), ("api.files.read",), param)
-    body = {"model": "m", "input": [said(FILE)]}
-    param = "input[0].content[0].file_id"
-    assert_missing(sent(closed, writer, "responses/compact", body), ("api.files.read",), param)
+    of_input = "input[0].content[0].file_id"
+    for path, body, param in (
+        ("chat/completions", chat, "messages[0].content[0].file_id"),
+        ("chat/completions", {**chat, "stream": True}, "messages[0].content[0].file_id"),
+        ("responses/compact", {"model": "m", "input": [said(FILE)]}, of_input),
+        (f"responses/resp_{ABSENT}/tool_outputs", {"tool_call_id": "c", "output": [FILE]}, "output[0].file_id"),
+    ):
+        assert_missing(sent(closed, writer, path, body), FILES, param)
 
 
 @pytest.mark.parametrize(
     ("path", "body", "scopes", "param"),
     [
-        ("containers", {"name": "c", "file_ids": ["file-1"]}, ("api.files.read",), "file_ids"),
-        ("vector_stores", {"file_ids": ["file-1"]}, ("api.files.read",), "file_ids[0]"),
-        ("vector_stores/{vector_stores}/files", {"file_id": "file-1"}, ("api.files.read",), "file_id"),
-        ("vector_stores/{vector_stores}/file_batches", {"file_ids": ["file-1"]}, ("api.files.read",), "file_ids[0]"),
-        ("conversations", {"items": [said(FILE)]}, ("api.files.read",), "items[0].content[0].file_id"),
-        (
-            f"conversations/conv_{ABSENT}/items",
-            {"items": [said(FILE)]},
-            ("api.files.read",),
-            "items[0].content[0].file_id",
-        ),
-        (
-            "conversations",
-            {"items": [{"type": "item_reference", "id": f"msg_{ABSENT}"}]},
-            ("api.responses.read", "api.conversations.read"),
-            "items[0].id",
-        ),
+        ("containers", {"name": "c", "file_ids": ["file-1"]}, FILES, "file_ids"),
+        ("vector_stores", {"file_ids": ["file-1"]}, FILES, "file_ids[0]"),
+        ("vector_stores/{vector_stores}/files", {"file_id": "file-1"}, FILES, "file_id"),
+        ("vector_stores/{vector_stores}/file_batches", {"file_ids": ["file-1"]}, FILES, "file_ids[0]"),
+        ("conversations", {"items": [said(FILE)]}, FILES, "items[0].content[0].file_id"),
+        (f"conversations/conv_{ABSENT}/items", {"items": [said(FILE)]}, FILES, "items[0].content[0].file_id"),
+        ("conversations", {"items": [ITEM]}, ("api.responses.read", "api.conversations.read"), "items[0].id"),
     ],
 )
 def test_what_other_resources_name_needs_its_scope(
@@ -237,13 +190,7 @@ def test_what_other_resources_name_needs_its_scope(
 def test_a_file_is_copied_into_a_container_by_who_may_read_it(closed: ClosedServer) -> None:
     key = key_with(closed, "api.containers.write")
     made = sent(closed, key, "containers", {"name": "c"}).json()["id"]
-    assert_missing(sent(closed, key, f"containers/{made}/files", {"file_id": "file-1"}), ("api.files.read",), "file_id")
-
-
-def test_outputs_of_tools_name_files_too(closed: ClosedServer, writer: str) -> None:
-    body = {"tool_call_id": "c", "output": [FILE]}
-    path = f"responses/resp_{ABSENT}/tool_outputs"
-    assert_missing(sent(closed, writer, path, body), ("api.files.read",), "output[0].file_id")
+    assert_missing(sent(closed, key, f"containers/{made}/files", {"file_id": "file-1"}), FILES, "file_id")
 
 
 def test_responses_are_continued_with_the_scope_that_makes_them(closed: ClosedServer) -> None:
@@ -255,12 +202,18 @@ def test_responses_are_continued_with_the_scope_that_makes_them(closed: ClosedSe
     assert sent(closed, key, "responses", {"input": named}).status_code == 200
 
 
-def test_items_of_conversations_are_for_those_who_may_read_these(closed: ClosedServer, writer: str) -> None:
-    made = sent(closed, closed.key, "conversations", {"items": [said({"type": "input_text", "text": "Hi"})]}).json()
+def item_of_conversation(closed: ClosedServer, item: Mapping[str, object]) -> str:
+    """Return the id that an item has in a conversation."""
+    made = sent(closed, closed.key, "conversations", {"items": [item]}).json()
     path = f"{closed.base_url}/conversations/{made['id']}/items"
-    (item,) = httpx.get(path, headers=bearer(closed.key), verify=False).json()["data"]
-    body = {"input": [{"type": "item_reference", "id": item["id"]}]}
-    assert_missing(sent(closed, writer, "responses", body), ("api.conversations.read",), "input[0].id")
+    (kept,) = httpx.get(path, headers=bearer(closed.key), verify=False).json()["data"]
+    return str(kept["id"])
+
+
+def test_items_of_conversations_are_for_those_who_may_read_these(closed: ClosedServer, writer: str) -> None:
+    item = item_of_conversation(closed, said({"type": "input_text", "text": "Hi"}))
+    body = {"input": [{"type": "item_reference", "id": item}]}
+    assert_missing(sent(closed, writer, "responses", body), CONVERSATIONS[:1], "input[0].id")
     may = key_with(closed, f"{EVERYTHING_ELSE},api.conversations.read")
     assert sent(closed, may, "responses", body).status_code == 200
 
@@ -268,12 +221,9 @@ def test_items_of_conversations_are_for_those_who_may_read_these(closed: ClosedS
 def test_images_of_conversations_are_for_those_who_may_read_these(closed: ClosedServer, writer: str) -> None:
     """A call that made an image stands for it by its id alone: an edit may begin with it."""
     image = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}
-    made = sent(closed, closed.key, "conversations", {"items": [image]}).json()
-    path = f"{closed.base_url}/conversations/{made['id']}/items"
-    (item,) = httpx.get(path, headers=bearer(closed.key), verify=False).json()["data"]
-    named = {"type": "image_generation_call", "id": item["id"], "status": "completed", "result": None}
+    named = {**image, "id": item_of_conversation(closed, image), "result": None}
     body = {"input": [{"role": "user", "content": "Hello"}, named, {"role": "user", "content": "Brighter"}]}
-    assert_missing(sent(closed, writer, "responses", body), ("api.conversations.read",), "input[1].id")
+    assert_missing(sent(closed, writer, "responses", body), CONVERSATIONS[:1], "input[1].id")
     may = key_with(closed, f"{EVERYTHING_ELSE},api.conversations.read")
     assert sent(closed, may, "responses", body).status_code == 200
     body["input"][1] = {**named, "result": "aGk="}  # the image itself

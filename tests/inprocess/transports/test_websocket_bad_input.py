@@ -12,6 +12,7 @@ from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, release
 
 CREATE = {"type": "response.create"}
+HI = {**CREATE, "input": "Hi"}
 ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "1"}
 LONG_INPUT = "word " * 5000
 NOT_JSON = {"status": 400, "code": "invalid_json"}
@@ -19,7 +20,7 @@ NO_TYPE = {"status": 400, "code": "unknown_event_type", "param": "type"}
 NO_LANE = {"status": 400, "code": "invalid_stream_id", "param": "stream_id"}
 
 
-def wrong(param: str, code: str = "invalid_type", status: int = 400) -> dict[str, Any]:
+def wrong(param: str, code: str | None = "invalid_type", status: int = 400) -> dict[str, Any]:
     """Return what a wrong field is answered with."""
     return {"status": status, "code": code, "param": param}
 
@@ -42,23 +43,20 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
         wrong("input[1].type", "missing_required_parameter"),
     ),
     "no-input": (CREATE, wrong("input", "missing_required_parameter")),
-    "unknown-model": ({**CREATE, "model": "gpt-99", "input": "Hi"}, wrong("model", "model_not_found", 404)),
-    "temperature-high": ({**CREATE, "input": "Hi", "temperature": 3}, wrong("temperature", "invalid_value")),
-    "lane-bad-characters": ({**CREATE, "input": "Hi", "stream_id": "a b"}, NO_LANE),
-    "lane-number": ({**CREATE, "input": "Hi", "stream_id": 5}, NO_LANE),
+    "unknown-model": ({**HI, "model": "gpt-99"}, wrong("model", "model_not_found", 404)),
+    "temperature-high": ({**HI, "temperature": 3}, wrong("temperature", "invalid_value")),
+    "lane-bad-characters": ({**HI, "stream_id": "a b"}, NO_LANE),
+    "lane-number": ({**HI, "stream_id": 5}, NO_LANE),
     "parent-unknown": (
-        {**CREATE, "input": "Hi", "previous_response_id": "resp_nobody"},
+        {**HI, "previous_response_id": "resp_nobody"},
         wrong("previous_response_id", "previous_response_not_found"),
     ),
-    "call-unknown": ({**CREATE, "input": [ORPHAN]}, {"status": 400, "code": None, "param": "input"}),
+    "call-unknown": ({**CREATE, "input": [ORPHAN]}, wrong("input", None)),
     "context": ({**CREATE, "input": LONG_INPUT}, wrong("input", "context_length_exceeded")),
-    "conversation-unknown": (
-        {**CREATE, "input": "Hi", "conversation": "conv_1"},
-        {"status": 404, "code": None, "param": "conversation"},
-    ),
-    "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
-    "choice-absent": ({**CREATE, "input": "Hi", "tool_choice": "required"}, wrong("tool_choice", "invalid_value")),
-    "of-forks-only": ({**CREATE, "input": "Hi", "cache_salt": "x"}, unsupported("cache_salt")),
+    "conversation-unknown": ({**HI, "conversation": "conv_1"}, wrong("conversation", None, 404)),
+    "not-built-prompt": ({**HI, "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
+    "choice-absent": ({**HI, "tool_choice": "required"}, wrong("tool_choice", "invalid_value")),
+    "of-forks-only": ({**HI, "cache_salt": "x"}, unsupported("cache_salt")),
 }
 
 

@@ -45,48 +45,30 @@ def named(client: httpx.Client, disposition: bytes) -> httpx.Response:
     return client.post("/files", content=form(PURPOSE, part), headers=FORM)
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "code"),
-    [
-        (form(PURPOSE), "file", "missing_required_parameter"),
-        (form(FILE), "purpose", "missing_required_parameter"),
-        (form(), "file", "missing_required_parameter"),
-        (
-            form(PURPOSE, b'Content-Disposition: form-data; name="file"\r\n\r\ntext'),
-            "file",
-            "missing_required_parameter",
-        ),
-        (form(PURPOSE, FILE, end=b""), None, None),
-        (form(PURPOSE, FILE, end=b"--" + BOUNDARY), None, None),
-        (b"nonsense", None, None),
-        (form(PURPOSE, b"Content-Transfer-Encoding: base64\r\n" + FILE.replace(b"text", b"t?x")), None, None),
-        (form(PURPOSE, FILE.replace(b"text", b"text" * 40_000), FILE), "file", "invalid_value"),
-        (form(PURPOSE, FILE, PURPOSE.replace(b"user_data", b"vision")), "purpose", "invalid_value"),
-        (form(PURPOSE, FILE, FILE.replace(b'; filename="a.txt"', b"")), "file", "invalid_value"),
-        (form(PURPOSE.replace(b'"purpose"', b'"purpose"; filename="a"'), FILE), "purpose", "invalid_value"),
-        (form(*[PURPOSE.replace(b"purpose", b"x")] * 2000, FILE), None, None),
-        (form(PURPOSE.replace(b"user_data", b"x" * 70_000), FILE), None, None),
-        (form(PURPOSE, b"X: " + b"x" * 20_000 + b"\r\n" + FILE), None, None),
-    ],
-    ids=[
-        "no file",
-        "no purpose",
-        "empty",
-        "no name",
-        "no end",
-        "half an end",
-        "nonsense",
-        "base64",
-        "two files",
-        "two purposes",
-        "file and field",
-        "purpose as a file",
-        "fields",
-        "long field",
-        "long head",
-    ],
-)
-def test_a_form_that_is_broken(client: httpx.Client, body: bytes, param: str | None, code: str | None) -> None:
+NAMELESS = FILE.replace(b'; filename="a.txt"', b"")
+MISSING, INVALID = "missing_required_parameter", "invalid_value"
+BROKEN: dict[str, tuple[bytes, str | None, str | None]] = {
+    "no file": (form(PURPOSE), "file", MISSING),
+    "no purpose": (form(FILE), "purpose", MISSING),
+    "empty": (form(), "file", MISSING),
+    "no name": (form(PURPOSE, NAMELESS), "file", MISSING),
+    "no end": (form(PURPOSE, FILE, end=b""), None, None),
+    "half an end": (form(PURPOSE, FILE, end=b"--" + BOUNDARY), None, None),
+    "nonsense": (b"nonsense", None, None),
+    "base64": (form(PURPOSE, b"Content-Transfer-Encoding: base64\r\n" + FILE.replace(b"text", b"t?x")), None, None),
+    "two files": (form(PURPOSE, FILE.replace(b"text", b"text" * 40_000), FILE), "file", INVALID),
+    "two purposes": (form(PURPOSE, FILE, PURPOSE.replace(b"user_data", b"vision")), "purpose", INVALID),
+    "file and field": (form(PURPOSE, FILE, NAMELESS), "file", INVALID),
+    "purpose as a file": (form(PURPOSE.replace(b'"purpose"', b'"purpose"; filename="a"'), FILE), "purpose", INVALID),
+    "fields": (form(*[PURPOSE.replace(b"purpose", b"x")] * 2000, FILE), None, None),
+    "long field": (form(PURPOSE.replace(b"user_data", b"x" * 70_000), FILE), None, None),
+    "long head": (form(PURPOSE, b"X: " + b"x" * 20_000 + b"\r\n" + FILE), None, None),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_form_that_is_broken(client: httpx.Client, case: str) -> None:
+    body, param, code = BROKEN[case]
     answer = client.post("/files", content=body, headers=FORM)
     read_error_answer(answer, status=400, code=code, param=param)
     assert client.get("/files").json()["data"] == []
@@ -94,10 +76,8 @@ def test_a_form_that_is_broken(client: httpx.Client, body: bytes, param: str | N
 
 @pytest.mark.parametrize("boundary", ["", "; boundary=", "; boundary=" + "b" * 300, '; boundary="\\x00"'])
 def test_a_form_without_a_boundary(client: httpx.Client, boundary: str) -> None:
-    answer = client.post(
-        "/files", content=form(PURPOSE, FILE), headers={"content-type": f"multipart/form-data{boundary}"}
-    )
-    read_error_answer(answer, status=400, code=None)
+    headers = {"content-type": f"multipart/form-data{boundary}"}
+    read_error_answer(client.post("/files", content=form(PURPOSE, FILE), headers=headers), status=400, code=None)
 
 
 @pytest.mark.parametrize(
@@ -177,25 +157,20 @@ def test_a_project_that_is_full(client: httpx.Client) -> None:
 
 
 def test_a_client_that_leaves_during_its_upload_leaves_nothing(server: Server, client: httpx.Client) -> None:
-    head = "".join(
-        f"{line}\r\n" for line in ("Host: localhost", f"Content-Type: {FORM['content-type']}", "Content-Length: 9000")
-    )
+    head = f"Host: localhost\r\nContent-Type: {FORM['content-type']}\r\nContent-Length: 9000\r\n"
     with raw_connection(server.port) as raw:
         raw.sendall(f"POST /v1/files HTTP/1.1\r\n{head}\r\n".encode() + form(PURPOSE, FILE))
     assert client.get("/files").json()["data"] == []
 
 
-def test_an_empty_file_is_one(client: httpx.Client) -> None:
-    made = uploaded(client, b"").json()
-    assert made["bytes"] == 0
-    answer = client.get(f"/files/{made['id']}/content")
-    assert (answer.content, answer.headers["content-length"]) == (b"", "0")
-
-
-def test_a_head_tells_the_length(client: httpx.Client) -> None:
+def test_the_length_is_told_also_of_nothing(client: httpx.Client) -> None:
     for content in (b"", b"text"):
-        answer = client.head(f"/files/{uploaded(client, content).json()['id']}/content")
-        assert (answer.status_code, answer.headers["content-length"]) == (200, str(len(content)))
+        made = uploaded(client, content).json()
+        assert made["bytes"] == len(content)
+        for method, body in (("GET", content), ("HEAD", b"")):
+            answer = client.request(method, f"/files/{made['id']}/content")
+            told = (answer.status_code, answer.content, answer.headers["content-length"])
+            assert told == (200, body, str(len(content))), method
 
 
 @pytest.mark.parametrize("file_id", ["file-" + "0" * 32, "file-%00", "x" * 2000, "%F0%9F%98%80", "..%2f.."])
