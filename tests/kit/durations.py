@@ -51,8 +51,8 @@ STILL_LONG = frozenset(
     wire/transports/test_limits wire/transports/test_metrics wire/transports/test_openapi
     wire/transports/test_programs wire/transports/test_rate_limits wire/transports/test_ready
     wire/transports/test_resume wire/transports/test_rollout_laws
-    wire/transports/test_rollout_weights wire/transports/test_slow_readers wire/transports/test_small_frames
-    wire/transports/test_spend_limits wire/transports/test_takeover wire/transports/test_usage_kept
+    wire/transports/test_rollout_weights wire/transports/test_shared_keys wire/transports/test_slow_readers
+    wire/transports/test_small_frames wire/transports/test_takeover wire/transports/test_usage_kept
     wire/transports/test_vllm_server_engine wire/transports/test_waiting wire/transports/test_websocket_load
     wire/watch/test_page wire/watch/test_watching
     """.split()

@@ -1,14 +1,18 @@
-"""A spend limit of all projects together, on two servers with one database."""
+"""What one worker changes of keys and limits, another one with the same database keeps to."""
 
+from typing import Any
+
+import httpx
 import openai
 import pytest
 
+from tests.inprocess.transports.test_organization import PROJECTS, is_out
 from tests.inprocess.transports.test_spend_limits import PRICES, answers, is_refused
-from tests.kit.closed import ClosedServer, post
+from tests.kit.closed import ClosedServer, bearer, post
 from tests.kit.fixtures import module_server
 
 SETTINGS = {"auth": "on", "prices": PRICES}
-closed = module_server("spending", ClosedServer, **SETTINGS)
+closed = module_server("shared_keys", ClosedServer, **SETTINGS)
 
 
 async def test_all_together_are_limited_on_all_workers(closed: ClosedServer, sdk: openai.OpenAI) -> None:
@@ -35,3 +39,17 @@ async def test_all_together_are_limited_on_all_workers(closed: ClosedServer, sdk
     with pytest.raises(openai.NotFoundError):
         spend_limit.delete()
     await answers(closed, key, 200)
+
+
+def test_what_one_worker_revokes_is_out_on_the_other(closed: ClosedServer, sdk: openai.OpenAI) -> None:
+    projects = sdk.admin.organization.projects
+    made: Any = projects.service_accounts.create(projects.create(name="workers").id, name="k")
+    admin_key = sdk.admin.organization.admin_api_keys.create(name="short")
+    with ClosedServer(closed.folder, **SETTINGS) as other:
+        assert post(other, made.api_key.value).status_code == 200
+        assert httpx.get(other.url + PROJECTS, headers=bearer(admin_key.value), verify=False).status_code == 200
+        sdk.admin.organization.admin_api_keys.delete(admin_key.id)
+        projects.archive("workers")
+        is_out(other, made.api_key.value)
+        answer = httpx.get(other.url + PROJECTS, headers=bearer(admin_key.value), verify=False)
+        assert answer.status_code == 401
