@@ -18,13 +18,7 @@ SLACK = 8.0  # seconds, on a machine that is busy
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"authorization": ""},
-        {"authorization": "Bearer"},
-        {"authorization": "Basic x"},
-    ],
+    "headers", [{}, {"authorization": ""}, {"authorization": "Bearer"}, {"authorization": "Basic x"}]
 )
 def test_without_a_key_nothing_is_served(closed: ClosedServer, headers: dict[str, str]) -> None:
     for method, path in [("GET", "/v1/models"), ("POST", "/v1/responses"), ("DELETE", "/v1/conversations/conv_1")]:
@@ -108,9 +102,7 @@ def test_a_revoked_key_is_out_within_two_seconds(closed: ClosedServer) -> None:
     key = closed.new_key()
     assert post(closed, key).status_code == 200
     closed.operate("revoke_key", key)
-    deadline = time.monotonic() + REVOKED_WITHIN + SLACK
-    while post(closed, key).status_code != 401:
-        assert time.monotonic() < deadline
+    assert any(post(closed, key).status_code == 401 for _ in looks(REVOKED_WITHIN + SLACK))
 
 
 async def test_an_open_websocket_of_a_revoked_key_is_closed_with_a_reason(closed: ClosedServer) -> None:

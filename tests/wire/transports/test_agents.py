@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.kit.batches import batch_of, ended, line, output_of
 from tests.kit.fixtures import module_server
 from tests.kit.sdk import async_sdk_of, sdk_of
 from tests.kit.server import Server
+from tests.kit.waiting import looks
 
 BETAS: Any = ["responses_multi_agent=v1"]
 HEADERS = {"OpenAI-Beta": BETAS[0]}
@@ -145,15 +145,8 @@ def test_a_line_of_a_batch_has_agents_without_a_header(sdk: OpenAI) -> None:
 
 def test_outputs_of_tools_are_injected(sdk: OpenAI) -> None:
     with sdk.beta.responses.connect(extra_headers=HEADERS) as socket:
-        socket.send(
-            {
-                "type": "response.create",
-                "model": "demo",
-                "input": "agent berlin: call get_weather",
-                "multi_agent": WITH_AGENTS,
-                "tools": [TOOL],
-            }
-        )
+        asked: Any = {"model": "demo", "input": "agent berlin: call get_weather", "multi_agent": WITH_AGENTS}
+        socket.send({"type": "response.create", **asked, "tools": [TOOL]})
         response_id, injected = "", 0
         for event in socket:
             SOCKET_EVENT.validate_python(event.to_dict())
@@ -223,6 +216,4 @@ def test_who_cancels_the_response_cancels_its_agents(slow_server: Server) -> Non
                 break
         cancelled = sdk.beta.responses.cancel(response_id, betas=BETAS)
     assert cancelled.status == "cancelled"
-    deadline = time.monotonic() + 30
-    while httpx.get(f"{slow_server.url}/ready").json()["responses_in_flight"]:
-        assert time.monotonic() < deadline
+    assert any(not httpx.get(f"{slow_server.url}/ready").json()["responses_in_flight"] for _ in looks(30))
