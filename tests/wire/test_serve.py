@@ -53,7 +53,6 @@ class ServedSite(Server):
 
     def interrupt(self) -> float:
         """Press Ctrl-C, and return how long the end took."""
-        assert self.process is not None
         began = time.monotonic()
         self.stop(signal.SIGINT)
         return time.monotonic() - began
@@ -107,18 +106,14 @@ def test_where_a_key_is_needed_the_command_to_try_has_one(tmp_path: Path) -> Non
 def test_a_port_in_use_is_told_in_one_line_before_anything_is_migrated(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = _serve(DATA_DIR=str(tmp_path), PORT=str(port))
-    assert ended.returncode == 1
-    (line,) = (ended.stdout + ended.stderr).splitlines()
+        line = _refused(DATA_DIR=str(tmp_path), PORT=str(port))
     assert line.startswith(f"respsite: cannot listen on HOST=127.0.0.1 PORT={port} (Address already in use).")
     assert not (tmp_path / "respsite.sqlite3").exists()
 
 
 def test_a_database_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
     url = f"postgres://user:hidden@127.0.0.1:{free_port()}/name"
-    ended = _serve(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
-    assert ended.returncode == 1
-    (line,) = (ended.stdout + ended.stderr).splitlines()
+    line = _refused(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
     assert line.startswith("respsite: the database cannot be used")
     assert "DATABASE_URL" in line
     assert "hidden" not in line
@@ -128,9 +123,7 @@ def test_a_database_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_database_that_has_no_connection_left_is_told_in_one_line(tmp_path: Path) -> None:
     role = postgres().create_role(connections=0)
     url = postgres().url.replace("postgres@", f"{role}@")
-    ended = _serve(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
-    assert ended.returncode == 1
-    (line,) = (ended.stdout + ended.stderr).splitlines()
+    line = _refused(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
     assert line.endswith("lower DATABASE_CONNECTIONS, or run fewer workers.")
     postgres().drop_role(role)
 
@@ -177,7 +170,6 @@ def test_flags_are_settings_and_win_over_variables(tmp_path: Path) -> None:
     given["both"] = ("RESPONSES_DIALECT", "turn-id,completed-calls")
     with ServedSite(tmp_path, "--port", "PORT", *flags, port=1, host="nonsense.invalid") as site:
         assert site.output.startswith("URL"), "what a flag wins over is not looked at"
-        assert site.process is not None
         process = Path(f"/proc/{site.process.pid}")
         environ = dict(line.split("=", 1) for line in process.joinpath("environ").read_text().split("\0") if line)
         assert {name: environ[name] for name, _ in given.values()} == dict(given.values())
@@ -191,13 +183,30 @@ def test_flags_are_settings_and_win_over_variables(tmp_path: Path) -> None:
             assert "websocket_connection_limit_reached" in str(second.recv())
 
 
-def test_a_wrong_flag_is_told_as_its_setting() -> None:
-    """The one before it means `on`, and does not take the next flag as its value."""
-    ended = _serve("--responses-compatibility-mode", "--responses-ping-interval-seconds", "often")
-    assert ended.returncode == 1
-    assert ended.stderr == (
-        "respsite: RESPONSES_PING_INTERVAL_SECONDS='often' is not valid: it takes a number of seconds of at least 0.\n"
-    )
+@pytest.mark.parametrize(
+    ("flags", "settings", "said"),
+    [
+        # The one before it means `on`, and does not take the next flag as its value.
+        (
+            ("--responses-compatibility-mode", "--responses-ping-interval-seconds", "often"),
+            {},
+            "RESPONSES_PING_INTERVAL_SECONDS='often' is not valid: it takes a number of seconds of at least 0.\n",
+        ),
+        (
+            (),
+            {"RESPONSES_DEFAULT_SERVICE_TIER": "flex", "RESPONSES_ALLOWED_SERVICE_TIERS": "auto,default"},
+            "RESPONSES_DEFAULT_SERVICE_TIER=flex is not among RESPONSES_ALLOWED_SERVICE_TIERS=auto,default: "
+            "choose one of these.\n",
+        ),
+        # vLLM is not installed beside the tests, which says that it was asked for.
+        (("openai/gpt-oss-20b", "--max-model-len", "8192"), {}, "ENGINE=vllm needs vLLM"),
+    ],
+    ids=["a wrong flag", "a tier that is not allowed", "a model in place of a flag"],
+)
+def test_what_stops_the_start_is_told_in_one_line(flags: tuple[str, ...], settings: dict[str, str], said: str) -> None:
+    ended = _serve(*flags, **settings)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert ended.stderr.startswith(f"respsite: {said}")
 
 
 def test_a_doubtful_setting_is_warned_of_once(tmp_path: Path) -> None:
@@ -214,23 +223,6 @@ def test_every_flag_is_in_the_help() -> None:
     for flag in ("--disable-responses-store", "--compatibility-mode", "--legacy-reasoning-events"):
         assert flag in said
     assert "RECONNECT_GRACE_SECONDS: how long a stored stream continues after its client disconnects" in said
-
-
-def test_a_model_in_place_of_a_flag_is_what_vllm_loads() -> None:
-    """vLLM is not installed beside the tests, which says that it was asked for."""
-    ended = _serve("openai/gpt-oss-20b", "--max-model-len", "8192")
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("respsite: ENGINE=vllm needs vLLM")
-    assert len(ended.stderr.splitlines()) == 1
-
-
-def test_a_default_tier_that_is_not_allowed_stops_the_start() -> None:
-    ended = _serve(RESPONSES_DEFAULT_SERVICE_TIER="flex", RESPONSES_ALLOWED_SERVICE_TIERS="auto,default")
-    assert ended.returncode == 1
-    assert ended.stderr == (
-        "respsite: RESPONSES_DEFAULT_SERVICE_TIER=flex is not among RESPONSES_ALLOWED_SERVICE_TIERS=auto,default: "
-        "choose one of these.\n"
-    )
 
 
 @pytest.mark.parametrize("kind", ["SQLite", "PostgreSQL"])
@@ -266,6 +258,14 @@ def _tried(site: ServedSite, **environ: str) -> "subprocess.CompletedProcess[str
         ["sh", "-c", f"{command} --silent --fail"], env={**site.environ, **environ},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+def _refused(**settings: str) -> str:
+    """Run it with settings that it does not start with, and return the one line that it says."""
+    ended = _serve(**settings)
+    assert ended.returncode == 1
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    return line
 
 
 def _serve(*flags: str, **settings: str) -> "subprocess.CompletedProcess[str]":

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError, OpenAI
+from openai.types.responses import Response
 
 from responses_app.resources.webhooks.sender import TESTS_A_MINUTE
 from tests.kit.batches import batch_of, line
@@ -53,12 +54,9 @@ def test_the_sdk_makes_changes_and_deletes_endpoints(client: OpenAI) -> None:
     found = client.webhooks.retrieve(made.id)
     assert found.to_dict() == {key: value for key, value in made.to_dict().items() if key != "signing_secret"}
     assert [each.id for each in client.webhooks.list(limit=1)] == [made.id]
-    changed = client.webhooks.update(made.id, name="ours", event_types=["response.failed", "batch.completed"])
-    assert (changed.name, changed.url, changed.event_types) == (
-        "ours",
-        made.url,
-        ["response.failed", "batch.completed"],
-    )
+    kinds: Any = ["response.failed", "batch.completed"]
+    changed = client.webhooks.update(made.id, name="ours", event_types=kinds)
+    assert (changed.name, changed.url, changed.event_types) == ("ours", made.url, kinds)
     off = client.webhooks.update(made.id, extra_body={"status": "disabled"})
     assert off.to_dict()["status"] == "disabled"
     types = client.webhooks.event_types.list()
@@ -113,36 +111,30 @@ def test_events_arrive_signed_with_each_secret_of_a_rotation(client: OpenAI, rec
     assert [each["secret"] for each in receiver.received] == [old, old, old, rotated.signing_secret]
 
 
-def test_a_call_that_waits_for_its_client_is_told_behind_the_end(client: OpenAI, receiver: ReceiverThread) -> None:
-    kinds = ["response.completed", "response.action_required"]
-    made = client.post(
-        "/webhook_endpoints", body={"name": "x", "url": receiver.url, "event_types": kinds}, cast_to=object
-    )
-    receiver.knows(made["signing_secret"])  # type: ignore[index]
+KINDS = ["response.completed", "response.action_required"]
+
+
+def called(client: OpenAI, receiver: ReceiverThread, mode: str) -> Response:
+    """Have the receiver listen, and return a response that calls a function of its client's."""
+    endpoint = {"name": "x", "url": receiver.url, "event_types": KINDS}
+    made: Any = client.post("/webhook_endpoints", body=endpoint, cast_to=object)
+    receiver.knows(made["signing_secret"])
     receiver.start()
-    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
-    asked = client.responses.create(input="call f", background=True, tools=[tool], tool_choice="required")  # type: ignore[list-item]
-    assert [each["type"] for each in receiver.wait_for(2)] == kinds
+    tool: Any = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    asked: Any = {"input": "call f", "background": True, "tools": [tool], "tool_choice": "required"}
+    return client.responses.create(**asked, extra_headers={"Respsite-Tool-Mode": mode})
+
+
+def test_a_call_that_waits_for_its_client_is_told_behind_the_end(client: OpenAI, receiver: ReceiverThread) -> None:
+    asked = called(client, receiver, "complete")
+    assert [each["type"] for each in receiver.wait_for(2)] == KINDS
     assert receiver.received[1]["data"] == {"id": asked.id, "required_action": {"type": "function_call"}}
 
 
 def test_a_response_that_waits_for_outputs_says_so_before_its_end(client: OpenAI, receiver: ReceiverThread) -> None:
-    kinds = ["response.completed", "response.action_required"]
-    made = client.post(
-        "/webhook_endpoints", body={"name": "x", "url": receiver.url, "event_types": kinds}, cast_to=object
-    )
-    receiver.knows(made["signing_secret"])  # type: ignore[index]
-    receiver.start()
-    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
-    asked = client.responses.create(
-        input="call f",
-        background=True,
-        tools=[tool],  # type: ignore[list-item]
-        tool_choice="required",
-        extra_headers={"Respsite-Tool-Mode": "wait"},
-    )
+    asked = called(client, receiver, "wait")
     (told,) = receiver.wait_for(1)
-    assert (told["type"], told["data"]) == (kinds[1], {"id": asked.id, "required_action": {"type": "function_call"}})
+    assert (told["type"], told["data"]) == (KINDS[1], {"id": asked.id, "required_action": {"type": "function_call"}})
     waiting = client.responses.retrieve(asked.id)
     assert waiting.status == "in_progress"
     assert client.responses.cancel(asked.id).status == "cancelled"

@@ -104,29 +104,14 @@ def agent_loop() -> tuple[Response, Response, Conversation]:
         "usage": {"output_tokens_details": {"reasoning_tokens": 210}},
     }
     shared: dict[str, Any] = {"conversation_id": "conv_1", "body": settings}
-    first = response(
-        1,
-        asked=[said("Is it warmer in Paris or in Rome today?")],
-        output=[
-            thought(REASONING),
-            answered("I look both up.", phase="commentary"),
-            called(PARIS[0], "get_weather", PARIS[1]),
-            called(ROME[0], "get_weather", ROME[1]),
-        ],
-        created_at=now,
-        **shared,
-    )
-    second = response(
-        2,
-        asked=[
-            gave(PARIS[0], '{"celsius": 18, "sky": "light rain"}'),
-            gave(ROME[0], '{"celsius": 24, "sky": "sunny"}'),
-        ],
-        output=[thought("24 is more than 18."), answered(ANSWER)],
-        after=first.pk,
-        created_at=now + timedelta(seconds=7),
-        **shared,
-    )
+    asked = [said("Is it warmer in Paris or in Rome today?")]
+    calls = [called(call_id, "get_weather", arguments) for call_id, arguments in (PARIS, ROME)]
+    looks = [thought(REASONING), answered("I look both up.", phase="commentary"), *calls]
+    first = response(1, asked=asked, output=looks, created_at=now, **shared)
+    weather = zip((PARIS, ROME), ('"celsius": 18, "sky": "light rain"', '"celsius": 24, "sky": "sunny"'), strict=True)
+    given = [gave(call_id, f"{{{told}}}") for (call_id, _), told in weather]
+    says, later = [thought("24 is more than 18."), answered(ANSWER)], now + timedelta(seconds=7)
+    second = response(2, asked=given, output=says, after=first.pk, created_at=later, **shared)
     conversation = Conversation.objects.create(
         id="conv_1", created_at=now, title="A trip in autumn", head=second.pk, next_position=20
     )
@@ -144,13 +129,9 @@ def agent_loop() -> tuple[Response, Response, Conversation]:
 def workers(now: datetime) -> None:
     """Keep three workers, one of them dead."""
     for number, (age, connections, in_flight) in enumerate([(2, 64, 11), (4, 38, 6), (900, 3, 1)]):
-        Worker.objects.create(
-            id=f"worker_{number:032x}",
-            started_at=now - timedelta(hours=7),
-            seen_at=now - timedelta(seconds=age),
-            connections=connections,
-            in_flight=in_flight,
-        )
+        began, seen = now - timedelta(hours=7), now - timedelta(seconds=age)
+        held = {"connections": connections, "in_flight": in_flight}
+        Worker.objects.create(id=f"worker_{number:032x}", started_at=began, seen_at=seen, **held)
 
 
 def many(count: int, *, days: float = 7.0, padding: int = 0, seed: int = 1) -> None:

@@ -83,7 +83,9 @@ def _plant(client: httpx.Client) -> dict[str, str]:
     webhook = post("webhook_endpoints", WEBHOOK)
     ended(client, post("responses", {**ASKED, "background": True}))  # whose event waits to be delivered
     asked = {"input_file_id": lines, "endpoint": "/v1/responses", "completion_window": "24h", "metadata": metadata}
-    claude = {"model": "demo", "max_tokens": 9, "messages": MESSAGES}
+    params = {"model": "demo", "max_tokens": 9, "messages": MESSAGES}
+    claude = {"requests": [{"custom_id": "a", "params": params}]}
+    skill = zipped({f"{MARKER}/SKILL.md": manifest(MARKER, f"About {MARKER}")})
     return {
         "response": response,
         "first": first,
@@ -92,16 +94,10 @@ def _plant(client: httpx.Client) -> dict[str, str]:
         "vector_store": store,
         "file_batch": post(f"vector_stores/{store}/file_batches", {"file_ids": [file]}),
         "batch": post("batches", asked),
-        "message_batch": post(
-            "messages/batches",
-            {"requests": [{"custom_id": "a", "params": claude}]},
-            headers={"anthropic-version": "2023-06-01"},
-        ),
+        "message_batch": post("messages/batches", claude, headers={"anthropic-version": "2023-06-01"}),
         "completion": post("chat/completions", {"messages": MESSAGES, "store": True, "metadata": metadata}),
         "prompt": post("playground/prompts", {"name": MARKER, "setup": {"instructions": MARKER}}),
-        "skill": post(
-            "skills", files={"files": ("a.zip", zipped({f"{MARKER}/SKILL.md": manifest(MARKER, f"About {MARKER}")}))}
-        ),
+        "skill": post("skills", files={"files": ("a.zip", skill)}),
         "webhookendpoint": webhook,
         "rollout": "task-1",
     }

@@ -34,12 +34,12 @@ def make(path: str, body: Mapping[str, object]) -> Make:
     return made
 
 
-def newest(script: str, table: str, where: str) -> Make:
+def newest(script: str, table: str) -> Make:
     """Return what makes a row by a script."""
 
     def made(house: House) -> str:
         run(house.server, script)
-        return str(stored(house.server, f"SELECT max(id) FROM {table} WHERE {where}")[0][0])
+        return str(stored(house.server, f"SELECT max(id) FROM {table}")[0][0])
 
     return made
 
@@ -69,32 +69,19 @@ RESPONSE = make("responses", ASKED)
 RUNNING = make("responses", {"input": "count to 9000", "background": True})
 CONVERSATION = make("conversations", {"metadata": ASKED["metadata"]})
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.failed"]}
-KEY = newest(
-    "from responses_app.resources.projects.callers import create_key as c; c('default')", "responses_app_apikey", "true"
-)
-ADMIN_KEY = newest(
-    "from responses_app.resources.projects.callers import create_admin_key as c; c('x', None)",
-    "responses_app_adminkey",
-    "true",
-)
-USER = newest(
-    "import uuid; from django.contrib.auth.models import User as U; U.objects.create(username=uuid.uuid4().hex)",
-    "auth_user",
-    "true",
-)
-PROMOTED = newest(
-    "import uuid; from django.contrib.auth.models import User as U; U.objects.filter(username='promoted').delete(); "
-    "U.objects.create(username=uuid.uuid4().hex)",
-    "auth_user",
-    "true",
-)
-GROUP = newest(
-    "import uuid; from django.contrib.auth.models import Group as G; G.objects.create(name=uuid.uuid4().hex)",
-    "auth_group",
-    "true",
-)
+CALLERS = "from responses_app.resources.projects import callers; callers."
+IMPORTS = "import uuid; from django.contrib.auth.models import Group, User; "
+NO_PROMOTED = f"{IMPORTS}User.objects.filter(username='promoted').delete(); "
+KEY = newest(f"{CALLERS}create_key('default')", "responses_app_apikey")
+ADMIN_KEY = newest(f"{CALLERS}create_admin_key('x', None)", "responses_app_adminkey")
+USER = newest(f"{IMPORTS}User.objects.create(username=uuid.uuid4().hex)", "auth_user")
+PROMOTED = newest(f"{NO_PROMOTED}User.objects.create(username=uuid.uuid4().hex)", "auth_user")
+GROUP = newest(f"{IMPORTS}Group.objects.create(name=uuid.uuid4().hex)", "auth_group")
 DISABLED = "from responses_app.resources.webhooks.model import WebhookEndpoint as W; W.objects.update(enabled={})"
 PARK = "from responses_app.resources.webhooks.model import WebhookDelivery as D; D.objects.update(status='parked')"
+OF_PROJECTS = "from responses_app.resources.projects.model import ApiKey, Project; "
+NO_KEY = f"{OF_PROJECTS}ApiKey.objects.filter(name='made').delete()"
+NO_LIMITS = f"{OF_PROJECTS}Project.objects.update(websockets=None)"
 
 
 def after(script: str, name: str) -> Make:
@@ -201,32 +188,20 @@ FORMS: Mapping[str, Form] = {
         "responses_app/conversation/{}/delete/", {"post": "yes"}, OPERATES, CONVERSATION, gone("conversation")
     ),
     "create a key": Form(
-        "responses_app/apikey/add/", {"project": "made", "name": "made"}, OPERATES,
-        after(
-            "from responses_app.resources.projects.model import ApiKey as K; K.objects.filter(name='made').delete()",
-            "project",
-        ),
+        "responses_app/apikey/add/", {"project": "made", "name": "made"}, OPERATES, after(NO_KEY, "project"),
         lambda house, _, __: bool(stored(house.server, "SELECT 1 FROM responses_app_apikey WHERE name = 'made'")),
     ),
     "change limits": Form(
-        "responses_app/project/{}/change/", {"websockets": "7000"}, OPERATES,
-        after(
-            "from responses_app.resources.projects.model import Project as P; P.objects.update(websockets=None)",
-            "project",
-        ),
+        "responses_app/project/{}/change/", {"websockets": "7000"}, OPERATES, after(NO_LIMITS, "project"),
         has("project", "websockets = 7000"),
     ),
     "change limits in the list": Form(
-        "responses_app/project/", IN_THE_LIST, OPERATES,
-        after(
-            "from responses_app.resources.projects.model import Project as P; P.objects.update(websockets=None)",
-            "project",
-        ),
+        "responses_app/project/", IN_THE_LIST, OPERATES, after(NO_LIMITS, "project"),
         has("project", "websockets = 7000"),
     ),
     "add a user": Form(
         "auth/user/add/", NEW, ADMINS,
-        after("from django.contrib.auth.models import User as U; U.objects.filter(username='new').delete()", "user"),
+        after(f"{IMPORTS}User.objects.filter(username='new').delete()", "user"),
         lambda house, _, __: bool(stored(house.server, "SELECT 1 FROM auth_user WHERE username = 'new'")),
     ),
     "make somebody a superuser": Form(
@@ -249,10 +224,7 @@ def test_a_form(house: House, name: str) -> None:
     form = FORMS[name]
     for who, browser in house.browsers.items():
         if name == "make somebody a superuser":
-            run(
-                house.server,
-                "from django.contrib.auth.models import User as U; U.objects.filter(username='promoted').delete()",
-            )
+            run(house.server, NO_PROMOTED)
         id = form.make(house)
         answer = posted(browser, f"/admin/{form.path.format(id)}", form.fields)
         assert (who, form.is_done(house, answer, id)) == (who, who in form.may)

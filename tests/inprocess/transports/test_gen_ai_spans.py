@@ -46,16 +46,9 @@ class Client:
 
     def ask_everything(self) -> dict[str, Any]:
         """Ask; return the answers that are looked at."""
-        sampled = {
-            "temperature": 1,
-            "top_p": 0.9,
-            "seed": 7,
-            "max_output_tokens": 50,
-            "stream": True,
-            "stop": ["turtle"],
-        }
+        sampled = {"temperature": 1, "top_p": 0.9, "seed": 7, "max_output_tokens": 50, "stream": True}
         asked = {"instructions": f"Mind the {SECRET}.", "text": {"format": {"type": "json_object"}}}
-        self.post("/responses", input=SECRET, **sampled, **asked)
+        self.post("/responses", input=SECRET, stop=["turtle"], **sampled, **asked)
         conversation = self.post("/conversations")["id"]
         plain = self.post("/responses", input=f"{SECRET} " * 4000, conversation=conversation)
         thinks = {"previous_response_id": plain["id"], "reasoning": {"effort": "high"}}
@@ -94,6 +87,16 @@ def stopped(server: Server) -> Iterator[Client]:
         server.stop()
 
 
+async def asked_everything(server: Server) -> dict[str, Any]:
+    """Have a server asked everything, and stopped; return the answers that are looked at."""
+
+    def run() -> dict[str, Any]:
+        with stopped(server) as client:
+            return client.ask_everything()
+
+    return await asyncio.to_thread(run)
+
+
 def checked(collector: Collector) -> dict[str, list[dict[str, Any]]]:
     """Return the attributes of all spans, by operation, once they fit the conventions."""
     found, wrong = dict[str, list[dict[str, Any]]](), list[str]()
@@ -112,11 +115,7 @@ def checked(collector: Collector) -> dict[str, list[dict[str, Any]]]:
 
 
 async def test_every_span_fits_the_conventions_and_has_no_contents(server: Server, collector: Collector) -> None:
-    def run() -> dict[str, Any]:
-        with stopped(server) as client:
-            return client.ask_everything()
-
-    answers = await asyncio.to_thread(run)
+    answers = await asked_everything(server)
     found = checked(collector)
     assert not any(SECRET.encode() in body for body in collector.bodies), "contents stay here"
     assert {name: len(spans) for name, spans in found.items() if " " not in name and name != "turn"} == {
@@ -154,12 +153,7 @@ async def test_every_span_fits_the_conventions_and_has_no_contents(server: Serve
 
 async def test_contents_are_in_the_spans_of_the_projects_that_are_named(server: Server, collector: Collector) -> None:
     server.environ["TRACES_CONTENT"] = "other,default"
-
-    def run() -> None:
-        with stopped(server) as client:
-            client.ask_everything()
-
-    await asyncio.to_thread(run)
+    await asked_everything(server)
     found = checked(collector)
     (streamed,) = [each for each in found["chat"] if "gen_ai.request.seed" in each]
     said = json.loads(streamed["gen_ai.input.messages"])
@@ -184,14 +178,12 @@ async def test_contents_are_in_events_where_they_are_to_be_there(server: Server,
     failing = Server(server.folder / "failing", engine="scripted", script=script, traces="on", traces_content="*")
     failing.environ["TRACES_CONTENT_IN"] = "events"
 
-    def run() -> dict[str, Any]:
-        with stopped(server) as client:
-            answers = client.ask_everything()
+    def fail() -> None:
         with stopped(failing) as client:
             assert client.http.post("/responses", json={"input": f"[no] {SECRET}"}).status_code >= 500
-        return answers
 
-    answers = await asyncio.to_thread(run)
+    answers = await asked_everything(server)
+    await asyncio.to_thread(fail)
     assert {span.name for span in collector.spans()} & {"turn", "chat demo"} == {"turn"}
     assert not any(SECRET.encode() in body for body in collector.bodies), "spans have none then"
     events, wrong = list[dict[str, Any]](), list[str]()
@@ -266,12 +258,10 @@ async def test_a_failure_has_its_error(tmp_path: Path, collector: Collector) -> 
 
     def run() -> None:
         with Server(tmp_path, engine="scripted", script=script, traces="on") as server:
-            asked = {"input": "[no]"}
-            assert httpx.post(f"{server.base_url}/responses", json=asked).status_code >= 500
-            completion = {"prompt": "[no]"}
-            assert httpx.post(f"{server.base_url}/completions", json=completion).status_code >= 500
-            decision = {**asked, "questions": [{"type": "predicate", "instructions": "It fails."}]}
-            assert httpx.post(f"{server.base_url}/decisions", json=decision).status_code >= 500
+            questions = [{"type": "predicate", "instructions": "It fails."}]
+            assert server.post("/responses", input="[no]").status_code >= 500
+            assert server.post("/completions", prompt="[no]").status_code >= 500
+            assert server.post("/decisions", input="[no]", questions=questions).status_code >= 500
             server.stop()
 
     await asyncio.to_thread(run)

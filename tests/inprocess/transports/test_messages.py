@@ -71,11 +71,8 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     if thinks:
         assert said[0]["thinking"] == ("" if "display" in thinking else "Hm, Paris.")
         assert len(said[0]["signature"]) > 50
-    again = {
-        **body,
-        "messages": [*body["messages"], {"role": "assistant", "content": said}, user(result(call_in(said)))],
-    }
-    second = await post(claude, again)
+    history = [*body["messages"], {"role": "assistant", "content": said}, user(result(call_in(said)))]
+    second = await post(claude, {**body, "messages": history})
     [before], [after] = (generations(server, response_of(answer)) for answer in (first, second))
     assert second.json()["content"][-1]["text"] == "Hello there, friend."
     assert after["prompt_tokens"][: len(as_history(before))] == as_history(before)

@@ -1,8 +1,9 @@
 """Two projects, every id, every verb: what is another project's does not exist, and is not watched."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -249,49 +250,45 @@ async def test_no_reference_reaches_it_over_the_websocket(projects: Projects, fi
         _assert_unknown(error["status"], error["error"])
 
 
-@needs_bubblewrap
-@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
-def test_no_container_begins_with_a_file_of_another_project(projects: Projects, where: str) -> None:
-    container = {"type": "auto", "file_ids": [projects.theirs.uploaded_id]}
-    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": container}]}
-    answer = projects.mine.post(where, json=asked)
-    _assert_unknown(answer.status_code, answer.json()["error"])
-    assert projects.others.post(where, json=asked).status_code == 200
-    answer = projects.mine.post("/v1/containers", json={"name": "c", "file_ids": [projects.theirs.uploaded_id]})
-    _assert_unknown(answer.status_code, answer.json()["error"])
+def skill(theirs: Theirs, **version: str) -> Frame:
+    return {"skills": [{"type": "skill_reference", "skill_id": theirs.skill_id, **version}]}
+
+
+BEGINS_WITH: dict[str, Callable[[Theirs], Frame]] = {  # what a container may begin with
+    "a file": lambda theirs: {"file_ids": [theirs.uploaded_id]},
+    "a skill": skill,
+    "a version of a skill": partial(skill, version="1"),
+    "the latest version": partial(skill, version="latest"),
+}
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
-@pytest.mark.parametrize("version", [{}, {"version": "1"}, {"version": "latest"}])
-def test_no_container_has_a_skill_of_another_project(
-    projects: Projects, where: str, version: Mapping[str, str]
-) -> None:
-    skills = [{"type": "skill_reference", "skill_id": projects.theirs.skill_id, **version}]
-    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": {"type": "auto", "skills": skills}}]}
-    answer = projects.mine.post(where, json=asked)
-    _assert_unknown(answer.status_code, answer.json()["error"])
-    assert projects.others.post(where, json=asked).status_code == 200
-    answer = projects.mine.post("/v1/containers", json={"name": "c", "skills": skills})
+@pytest.mark.parametrize("named", BEGINS_WITH)
+def test_no_container_begins_with_what_is_another_projects(projects: Projects, named: str) -> None:
+    fields = BEGINS_WITH[named](projects.theirs)
+    tools = [{"type": "code_interpreter", "container": {"type": "auto", **fields}}]
+    assert_tools_are_theirs(projects, tools)
+    answer = projects.mine.post("/v1/containers", json={"name": "c", **fields})
     _assert_unknown(answer.status_code, answer.json()["error"])
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
-def test_no_tool_reaches_a_container_of_another_project(projects: Projects, where: str) -> None:
-    tools = [{"type": "code_interpreter", "container": projects.theirs.container_id}]
-    answer = projects.mine.post(where, json={"model": "demo", "input": HELLO, "tools": tools})
-    _assert_unknown(answer.status_code, answer.json()["error"])
-    assert projects.others.post(where, json={"model": "demo", "input": HELLO, "tools": tools}).status_code == 200
+def test_no_tool_reaches_a_container_of_another_project(projects: Projects) -> None:
+    assert_tools_are_theirs(projects, [{"type": "code_interpreter", "container": projects.theirs.container_id}])
+
+
+def assert_tools_are_theirs(projects: Projects, tools: list[Frame]) -> None:
+    """Check that tools name what is not found for one project, and is for the other."""
+    for where in ("/v1/responses", "/v1/responses/input_tokens"):
+        asked = {"model": "demo", "input": HELLO, "tools": tools}
+        answer = projects.mine.post(where, json=asked)
+        _assert_unknown(answer.status_code, answer.json()["error"])
+        assert projects.others.post(where, json=asked).status_code == 200
 
 
 @pytest.mark.each_database
 def test_no_search_reaches_a_vector_store_or_a_file_of_another_project(projects: Projects) -> None:
-    asked = {"input": HELLO, "tools": [{"type": "file_search", "vector_store_ids": [projects.theirs.vector_store_id]}]}
-    for where in ("/v1/responses", "/v1/responses/input_tokens"):
-        answer = projects.mine.post(where, json=asked)
-        _assert_unknown(answer.status_code, answer.json()["error"])
-        assert projects.others.post(where, json=asked).status_code == 200
+    assert_tools_are_theirs(projects, [{"type": "file_search", "vector_store_ids": [projects.theirs.vector_store_id]}])
     own = _post(projects.mine, "/v1/vector_stores", {})["id"]
     uploaded = projects.theirs.uploaded_id
     for path, body in (
@@ -358,35 +355,28 @@ def test_no_batch_reads_a_file_of_another_project(projects: Projects) -> None:
 
 
 def test_keys_of_other_projects_find_nothing(closed: ClosedServer) -> None:
-    mine, other = (
-        {"authorization": f"Bearer {closed.new_key('--project', name)}"} for name in ("watching", "watching-2")
-    )
+    mine, other = (bearer(closed.new_key("--project", name)) for name in ("watching", "watching-2"))
     made = httpx.post(f"{closed.base_url}/responses", json={"model": "m", "input": "Hi"}, headers=mine, timeout=60)
     response_id = made.json()["id"]
     path = f"{closed.url}/watch/responses/{response_id}"
     assert httpx.get(f"{path}.json", headers=mine, timeout=60).json()["status"] == "completed"
     page = httpx.get(path, headers=mine, timeout=60).text
-    assert [part in page for part in ("Phases as a table", "Input items as JSON", "/admin/responses_app/")] == [
-        True,
-        True,
-        False,
-    ]
+    assert all(part in page for part in ("Phases as a table", "Input items as JSON"))
+    assert "/admin/responses_app/" not in page
     both = f"{closed.url}/watch/compare?left={response_id}&right={response_id}"
-    for url, status in ((f"{path}.json", 404), (path, 404), (both, 404)):
+    for url in (f"{path}.json", path, both):
         answer = httpx.get(url, headers=other, timeout=60)
-        assert (answer.status_code, "Hi" in answer.text) == (status, False)
+        assert (answer.status_code, "Hi" in answer.text) == (404, False)
     assert httpx.get(f"{path}.json", timeout=60).status_code == 401
     for url in (path, both):
         answer = httpx.get(url, timeout=60)
         assert (answer.status_code, answer.headers["location"].startswith("/admin/login/?next=")) == (302, True)
-    narrow = {"authorization": f"Bearer {closed.new_key('--project', 'watching', '--scopes', 'api.model.read')}"}
+    narrow = bearer(closed.new_key("--project", "watching", "--scopes", "api.model.read"))
     assert httpx.get(f"{path}.json", headers=narrow, timeout=60).status_code == 403
 
 
 def test_roll_outs_are_found_by_their_own_project(closed: ClosedServer) -> None:
-    mine, other = (
-        {"authorization": f"Bearer {closed.new_key('--project', name)}"} for name in ("rolling", "rolling-2")
-    )
+    mine, other = (bearer(closed.new_key("--project", name)) for name in ("rolling", "rolling-2"))
     asked = {"model": "m", "input": "Hi there"}
     for name in ("w1", "w2"):
         headers = {**mine, "x-rollout-id": name}
@@ -407,5 +397,5 @@ def test_roll_outs_are_found_by_their_own_project(closed: ClosedServer) -> None:
             text = httpx.get(f"{base}{query}", headers=headers, timeout=60).text
             assert f"/watch/rollouts/{hidden}" not in text
             assert (f"/watch/rollouts/{shown}" in text) == ("name" not in query)
-    narrow = {"authorization": f"Bearer {closed.new_key('--project', 'rolling', '--scopes', 'api.model.read')}"}
+    narrow = bearer(closed.new_key("--project", "rolling", "--scopes", "api.model.read"))
     assert httpx.get(f"{base}/w1", headers=narrow, timeout=60).status_code == 403

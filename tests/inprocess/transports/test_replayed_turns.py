@@ -127,33 +127,36 @@ def goes_on(before: Item, after: Item) -> bool:
 def test_a_loop_goes_on_with_all_that_was_sampled(
     closed: ClosedServer, key: str, asking: Callable[..., dict[str, Any]], fields: dict[str, Any]
 ) -> None:
-    begin, history = len(journal(closed)), [USER]
-    for _ in range(4):
-        output = asking(closed, key, history, **fields)["output"]
-        history += [*given_back(output), *outputs(output)]
-    entries = journal(closed)[begin:]
-    assert [goes_on(*pair) for pair in pairwise(entries)] == [True] * 3
+    assert_a_loop_goes_on(closed, lambda history: asking(closed, key, history, **fields), given_back)
 
 
 def test_a_loop_goes_on_where_thoughts_come_back_as_texts(closed: ClosedServer, key: str) -> None:
     """A client that knows of no reasoning items may make messages of them."""
-    begin, history = len(journal(closed)), [USER]
-    for _ in range(4):
-        output = ask(closed, key, history)["output"]
-        history += [*map(as_message, map(without_id, output)), *outputs(output)]
-    entries = journal(closed)[begin:]
-    assert [goes_on(*pair) for pair in pairwise(entries)] == [True] * 3
+
+    def as_texts(output: Sequence[Item]) -> list[Item]:
+        return [as_message(without_id(item)) for item in output]
+
+    assert_a_loop_goes_on(closed, lambda history: ask(closed, key, history), as_texts)
 
 
 def test_a_loop_goes_on_by_what_its_client_keeps(forgetful: Server) -> None:
     """What was sealed is known for ever, in whatever spelling a call comes back."""
-    begin, history = len(journal(forgetful)), [USER]
+
+    def sealed(history: Sequence[Item]) -> Item:
+        return dict(forgetful.post("/responses", **fields_of(history, include=["reasoning.encrypted_content"])).json())
+
+    assert_a_loop_goes_on(forgetful, sealed, lambda output: [without_id(respelled(item)) for item in output])
+
+
+def assert_a_loop_goes_on(
+    server: Server, ask: Callable[[list[Item]], Item], give_back: Callable[[Sequence[Item]], list[Item]]
+) -> None:
+    """Check that each turn of a loop begins with the one before, where its client gives back what it keeps."""
+    begin, history = len(journal(server)), [USER]
     for _ in range(4):
-        fields = fields_of(history, include=["reasoning.encrypted_content"])
-        output = httpx.post(f"{forgetful.base_url}/responses", json=fields, verify=False).json()["output"]
-        history += [*map(without_id, map(respelled, output)), *outputs(output)]
-    entries = journal(forgetful)[begin:]
-    assert [goes_on(*pair) for pair in pairwise(entries)] == [True] * 3
+        output = ask(history)["output"]
+        history += [*give_back(output), *outputs(output)]
+    assert [goes_on(*pair) for pair in pairwise(journal(server)[begin:])] == [True] * 3
 
 
 def test_what_a_chain_has_is_not_read_twice(closed: ClosedServer, key: str) -> None:

@@ -7,13 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
 from responses_app.web.servers.layers import name_of
-from tests.kit.clients import Socket
+from tests.kit.clients import Socket, http_client
 from tests.kit.collector import Collector, told
 from tests.kit.gen_ai_conventions import problems
 from tests.kit.inprocess import Server
@@ -27,26 +26,17 @@ SECRET = "the hidden word is xylophone"
 async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     tmp_path: Path, collector: Collector
 ) -> None:
+    parent = {"traceparent": f"00-{OURS}-{POSTED}-01"}
     with Server(tmp_path, traces="on") as server:
-        answer = await asyncio.to_thread(
-            httpx.post,
-            f"{server.base_url}/responses?secret=xylophone",
-            json={"input": SECRET},
-            headers={"traceparent": f"00-{OURS}-{POSTED}-01"},
-        )
-        response_id = answer.json()["id"]
-        outside = await asyncio.to_thread(
-            httpx.get,
-            f"{server.base_url}/models",
-            headers={"traceparent": f"00-{OURS}-{POSTED}-01", "via": "1.1 a-proxy"},
-        )
-        assert outside.status_code == 401, "who comes from elsewhere needs a key"
-        async with await Socket.open(
-            server.ws_url, additional_headers={"traceparent": f"00-{OURS}-{OPENED}-01"}
-        ) as socket:
+        async with http_client(server) as http:
+            answer = await http.post("/responses?secret=xylophone", json={"input": SECRET}, headers=parent)
+            response_id = answer.json()["id"]
+            outside = await http.get("/models", headers={**parent, "via": "1.1 a-proxy"})
+            assert outside.status_code == 401, "who comes from elsewhere needs a key"
+            assert (await http.get(f"/responses/{response_id}x")).status_code == 404
+        opened = {"traceparent": f"00-{OURS}-{OPENED}-01"}
+        async with await Socket.open(server.ws_url, additional_headers=opened) as socket:
             second = await socket.ask(SECRET)
-        missing = await asyncio.to_thread(httpx.get, f"{server.base_url}/responses/{response_id}x")
-        assert missing.status_code == 404
         await eventually(lambda: len(collector.spans()) >= 7)
         await asyncio.to_thread(server.stop)
     assert collector.services() == {"respsite"}

@@ -94,22 +94,25 @@ async def test_usual_clients_read_the_refusal(served: Server) -> None:
         assert grown(served, before) < 24
 
 
+def curl(server: Server, file: Path, *headers: str) -> tuple[str, int, str]:
+    """Have curl send a file as JSON; return the status, the bytes that it has sent, and the body of the answer."""
+    command = ["curl", "-s", "-w", "\n%{size_upload}\n%{http_code}", "-X", "POST", "-T", str(file)]
+    for line in ("Content-Type: application/json", *headers):
+        command += ["-H", line]
+    url = f"{server.base_url}/responses"
+    done = subprocess.run([*command, url], capture_output=True, text=True, timeout=30, check=False)
+    body, uploaded, status = done.stdout.rsplit("\n", 2)
+    return status, int(uploaded), body
+
+
 @pytest.mark.parametrize("expect", ["Expect: 100-continue", "Expect:"])
 @pytest.mark.each_server
 def test_curl_reads_the_refusal(served: Server, tmp_path: Path, expect: str) -> None:
     file = tmp_path / "body.json"
     with file.open("wb") as opened:
         opened.truncate(80 * MIB)
-    command = ["curl", "-s", "-w", "\n%{http_code}", "-H", expect, "-H", "Content-Type: application/json", "-T", file]
-    done = subprocess.run(
-        [*command, "-X", "POST", f"{served.base_url}/responses"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    body, _, status = done.stdout.rpartition("\n")
-    assert status == "413", done
+    status, _, body = curl(served, file, expect)
+    assert status == "413", body
     read_error(json.loads(body)["error"], status=413, code="request_too_large")
 
 

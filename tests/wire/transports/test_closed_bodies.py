@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from tests.kit.clients import raw_connection, read_error_answer
 from tests.kit.closed import ClosedServer, bearer
-from tests.wire.transports.test_bodies import JSON, MIB, PART, grown, head, read_answer
+from tests.wire.transports.test_bodies import JSON, MIB, PART, curl, grown, head, read_answer
 
 LARGE = 24 * MIB  # less than MAX_BODY_BYTES
 KEPT = 12  # MiB that the server may grow by
@@ -70,25 +69,12 @@ async def test_usual_clients_read_the_401(closed: ClosedServer) -> None:
 def test_curl_reads_the_401_and_goes_on_with_a_key(closed: ClosedServer, tmp_path: Path, expect: str) -> None:
     file = tmp_path / "body.json"
     file.write_bytes(text(2 * MIB))
-
-    def curl(*flags: str) -> tuple[str, int, str]:
-        command = ["curl", "-s", "-w", "\n%{size_upload}\n%{http_code}", "-X", "POST", "-T", file, "-H", expect]
-        done = subprocess.run(
-            [*command, "-H", "Content-Type: application/json", *flags, f"{closed.base_url}/responses"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        body, uploaded, status = done.stdout.rsplit("\n", 2)
-        return status, int(uploaded), body
-
-    status, uploaded, body = curl()
+    status, uploaded, body = curl(closed, file, expect)
     assert status == "401", body
     assert_unauthorized(body)
     if expect.endswith("continue"):
         assert uploaded == 0
-    status, uploaded, body = curl("-H", f"Authorization: Bearer {closed.key}")
+    status, uploaded, body = curl(closed, file, expect, f"Authorization: Bearer {closed.key}")
     assert (status, uploaded) == ("200", file.stat().st_size), body
 
 

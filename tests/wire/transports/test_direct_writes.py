@@ -110,35 +110,21 @@ def test_a_part_of_a_stream_is_the_bytes_that_twisted_writes(given_sizes: list[i
     assert bool(at_once.sent) == bool(room)
 
 
-def ended(request: Request) -> None:
-    request.finished = 1
+CHANGES: dict[str, Callable[[Request], None]] = {
+    "ended": lambda request: setattr(request, "finished", 1),
+    "gone": lambda request: setattr(request, "_disconnected", True),
+    "not its turn": lambda request: setattr(request.channel, "requests", [object(), request]),
+    "not plain": lambda request: setattr(request.channel, "transport", SimpleNamespace()),
+    "waiting": lambda request: setattr(request.channel.transport, "dataBuffer", b"waiting"),
+    "shut": lambda request: setattr(request.channel.transport, "_writeDisconnected", True),
+}
 
 
-def gone(request: Request) -> None:
-    request._disconnected = True
-
-
-def not_its_turn(request: Request) -> None:
-    request.channel.requests = [object(), request]
-
-
-def not_plain(request: Request) -> None:
-    request.channel.transport = SimpleNamespace()
-
-
-def waiting(request: Request) -> None:
-    request.channel.transport.dataBuffer = b"waiting"
-
-
-def shut(request: Request) -> None:
-    request.channel.transport._writeDisconnected = True
-
-
-@pytest.mark.parametrize("change", [ended, gone, not_its_turn, not_plain, waiting, shut])
-def test_a_part_that_is_not_plain_goes_daphnes_way(change: Callable[[Request], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_part_that_is_not_plain_goes_daphnes_way(change: str) -> None:
     transport = Transport(MIB)
     request = answering(transport)
-    change(request)
+    CHANGES[change](request)
     assert not write_chunk(request, b"data: {}\n\n")
     assert transport.sent == b""
 

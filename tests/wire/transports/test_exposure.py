@@ -46,22 +46,19 @@ def warnings_of(server: Server) -> list[str]:
     return [line for line in server.output.splitlines() if SAID in line]
 
 
+@pytest.mark.parametrize(
+    ("settings", "any_name"), [({}, False), ({"kind": "serve", "host": "0.0.0.0", "allowed_hosts": "*"}, True)]
+)
 @pytest.mark.each_server
-def test_daphne_tells_at_its_start(folder: Path) -> None:
-    with OpenServer(folder, auth="off") as server:
-        (line,) = warnings_of(server)
-        assert f"0.0.0.0:{server.port}" in line
-        assert "WARNING" in line
-        assert "ALLOWED_HOSTS" not in line
-
-
-@pytest.mark.each_server
-def test_serve_tells_that_any_name_is_taken_too(folder: Path) -> None:
-    server = OpenServer(folder, kind="serve", host="0.0.0.0", allowed_hosts="*", auth="off")
+def test_daphne_tells_at_its_start_and_serve_that_any_name_is_taken_too(
+    folder: Path, settings: dict[str, str], any_name: bool
+) -> None:
+    server = OpenServer(folder, auth="off", **settings)  # type: ignore[arg-type]
     server.environ["PORT"] = str(server.port)
     with server:
         (line,) = warnings_of(server)
-        assert "ALLOWED_HOSTS=* lets in the pages of any web site" in line
+        assert f"0.0.0.0:{server.port}" in line
+        assert "ALLOWED_HOSTS=* lets in the pages of any web site" in line if any_name else "ALLOWED_HOSTS" not in line
 
 
 @pytest.mark.each_server

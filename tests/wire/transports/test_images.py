@@ -1,7 +1,6 @@
 """Images on every way in: the demo engine sees, and says what it was shown."""
 
 import hashlib
-from typing import Any
 
 import httpx
 import pytest
@@ -30,6 +29,23 @@ def image(content: bytes = RED, **fields: object) -> Frame:
 def message(*parts: Frame, text: str = "describe") -> Frame:
     """Return a message of the user's."""
     return {"role": "user", "content": [{"type": "input_text", "text": text}, *parts]}
+
+
+def in_a_chat(content: bytes, **fields: object) -> Frame:
+    """Return an image as a chat has it."""
+    return {"type": "image_url", "image_url": {"url": data_url(content), **fields}}
+
+
+def block(content: bytes) -> Frame:
+    """Return an image as a message of Anthropic's API has it."""
+    data = data_url(content).partition(",")[2]
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+async def say(http: httpx.AsyncClient, messages: list[Frame]) -> httpx.Response:
+    """Ask for a message of Anthropic's API."""
+    body = {"model": "demo", "max_tokens": 200, "messages": messages}
+    return await http.post("/messages", json=body, headers={"anthropic-version": "2023-06-01"})
 
 
 async def asked(http: httpx.AsyncClient, *parts: Frame, **fields: object) -> Frame:
@@ -96,20 +112,12 @@ BAD: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("case", BAD)
 async def test_what_cannot_be_shown_is_a_400_in_the_shape_of_each_api(http: httpx.AsyncClient, case: str) -> None:
     content, reason = BAD[case]
-    url = data_url(content)
     refused = await http.post("/responses", json={"input": [message(), message(image(), image(content))]})
     assert reason in read_error_answer(refused, status=400, code="invalid_image", param="input[1].content[2]")
-    part = {"type": "image_url", "image_url": {"url": url}}
-    chat = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": [part]}]}
+    chat = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": [in_a_chat(content)]}]}
     refused = await http.post("/chat/completions", json=chat)
     assert reason in read_error_answer(refused, status=400, code="invalid_image", param="messages[1].content[0]")
-    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
-    body = {
-        "model": "demo",
-        "max_tokens": 10,
-        "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
-    }
-    refused = await http.post("/messages", json=body, headers={"anthropic-version": "2023-06-01"})
+    refused = await say(http, [{"role": "user", "content": [block(content)]}])
     told = refused.json()
     assert (refused.status_code, told["error"]["type"]) == (400, "invalid_request_error")
     assert reason in told["error"]["message"]
@@ -117,21 +125,18 @@ async def test_what_cannot_be_shown_is_a_400_in_the_shape_of_each_api(http: http
 
 
 async def test_in_chats_messages_and_results_of_tools(http: httpx.AsyncClient) -> None:
-    part = {"type": "image_url", "image_url": {"url": data_url(RED), "detail": "low"}}
-    chat = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "describe"}]}]}
+    describe = {"type": "text", "text": "describe"}
+    chat = {"messages": [{"role": "user", "content": [in_a_chat(RED, detail="low"), describe]}]}
     said = (await http.post("/chat/completions", json=chat)).json()
     assert said["choices"][0]["message"]["content"] == f"Image 1: {SAYS_RED}"
-    source = {"type": "base64", "media_type": "image/png", "data": data_url(RED).partition(",")[2]}
-    block: Any = {"type": "image", "source": source}
     use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [block]}
-    messages = [
-        {"role": "user", "content": [block, {"type": "text", "text": "look"}]},
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [block(RED)]}
+    messages: list[Frame] = [
+        {"role": "user", "content": [block(RED), {"type": "text", "text": "look"}]},
         {"role": "assistant", "content": [use]},
-        {"role": "user", "content": [result, {"type": "text", "text": "describe"}]},
+        {"role": "user", "content": [result, describe]},
     ]
-    body = {"model": "demo", "max_tokens": 200, "messages": messages}
-    told = (await http.post("/messages", json=body, headers={"anthropic-version": "2023-06-01"})).json()
+    told = (await say(http, messages)).json()
     assert told["content"][-1]["text"] == f"Image 1: {SAYS_RED} Image 2: {SAYS_RED}"
 
 
@@ -147,10 +152,9 @@ async def test_a_model_that_cannot_see(tmp_path_factory: pytest.TempPathFactory,
     folder = tmp_path_factory.mktemp("blind")
     with Server(folder, engine_options={"sees": False}, refuse_images="on" if refuses else "off") as server:
         async with http_client(server) as http:
-            body = {"input": [message(image())]}
-            said = await http.post("/responses", json=body)
-            part = {"type": "image_url", "image_url": {"url": data_url(RED)}}
-            chat = await http.post("/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
+            said = await http.post("/responses", json={"input": [message(image())]})
+            messages = [{"role": "user", "content": [in_a_chat(RED)]}]
+            chat = await http.post("/chat/completions", json={"messages": messages})
         if refuses:
             read_error_answer(said, status=400, code="unsupported_parameter", param="input[0].content[1]")
             read_error_answer(chat, status=400, code="unsupported_parameter", param="messages[0].content[0]")

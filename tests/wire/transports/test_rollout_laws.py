@@ -7,13 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.inprocess.transports.test_rollouts import HEADER, posted
 from tests.kit.clients import server_sent
 from tests.kit.rollouts import assert_tree_is_the_engines, tree_of
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
 from tests.wire.transports.test_waiting import WAIT, calls_of, give
-
-HEADER = "x-rollout-id"
 
 
 async def test_tool_mode_wait(server: Server, http: httpx.AsyncClient) -> None:
@@ -34,15 +33,10 @@ async def test_tool_mode_wait(server: Server, http: httpx.AsyncClient) -> None:
 
 async def test_compaction(server: Server, http: httpx.AsyncClient) -> None:
     name = "compacts"
-    first = await http.post("/responses", json={"input": "Hello"}, headers={HEADER: name})
-    compacted = await http.post(
-        "/responses/compact", json={"previous_response_id": first.json()["id"], "model": "test-model"},
-        headers={HEADER: name},
-    )  # fmt: skip
-    assert compacted.status_code == 200, compacted.text
-    history = [*compacted.json()["output"], {"role": "user", "content": "Go on"}]
-    went_on = await http.post("/responses", json={"input": history}, headers={HEADER: name})
-    assert went_on.status_code == 200, went_on.text
+    first = await posted(http, "/responses", {"input": "Hello"}, **{HEADER: name})
+    compacted = await posted(http, "/responses/compact", {"previous_response_id": first["id"]}, **{HEADER: name})
+    history = [*compacted["output"], {"role": "user", "content": "Go on"}]
+    await posted(http, "/responses", {"input": history}, **{HEADER: name})
     tree = await tree_of(http, name)
     assert_tree_is_the_engines(tree, server)
     assert [each["summary"] for each in tree["generations"]] == [False, True, False]
@@ -53,10 +47,7 @@ async def test_compaction(server: Server, http: httpx.AsyncClient) -> None:
 async def test_agents_of_one_response(folder: Path) -> None:
     def run() -> Any:
         with Server(folder, engine="demo") as server:
-            body = {
-                "input": "agent berlin: count to 5\nagent rome: count to 3",
-                "multi_agent": {"enabled": True},
-            }
+            body = {"input": "agent berlin: count to 5\nagent rome: count to 3", "multi_agent": {"enabled": True}}
             headers = {"OpenAI-Beta": "responses_multi_agent=v1", HEADER: "agents"}
             answer = httpx.post(f"{server.base_url}/responses", json=body, headers=headers, timeout=30, verify=False)
             assert answer.status_code == 200, answer.text
@@ -78,17 +69,15 @@ async def test_a_client_that_gives_calls_back_without_thoughts(
     """Its calls carry the thoughts, where it gives them back as it got them."""
     name, function = "texts", {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
     question = {"role": "user", "content": asked}
-    body: dict[str, Any] = {"model": "test-model", "messages": [question], "tools": [function]}
-    first = await http.post("/chat/completions", json=body, headers={HEADER: name})
-    assert first.status_code == 200, first.text
-    calls = first.json()["choices"][0]["message"]["tool_calls"]
+    body: dict[str, Any] = {"messages": [question], "tools": [function]}
+    first = await posted(http, "/chat/completions", body, **{HEADER: name})
+    calls = first["choices"][0]["message"]["tool_calls"]
     if not keeps_data:
         calls = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
     said = {"role": "assistant", "content": None, "tool_calls": calls}
     output = {"role": "tool", "tool_call_id": calls[0]["id"], "content": "It rains."}
     body["messages"] = [question, said, output]
-    second = await http.post("/chat/completions", json=body, headers={HEADER: name})
-    assert second.status_code == 200, second.text
+    await posted(http, "/chat/completions", body, **{HEADER: name})
     tree = await tree_of(http, name)
     assert_tree_is_the_engines(tree, server)
     assert tree["breaks"] == []
