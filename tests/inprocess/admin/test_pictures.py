@@ -47,8 +47,6 @@ def test_figures_are_pictures_and_nothing_else_is() -> None:
     shown = [urls(block.answer) for block in blocks]
     assert shown == [[PNG], ["data:image/webp;base64,iVBO"], ["data:image/png;base64,iVBO"]]
     logs = blocks[0].answer
-    assert logs
-    assert logs.code
     assert logs.code.shown == "2"
     assert len(logs.chips) == len(NO_PICTURES)
     assert logs.chips[0] == f"image: {NO_PICTURES[0]}"
@@ -97,13 +95,9 @@ def test_a_result_of_an_mcp_server_shows_its_pictures() -> None:
     call = {"type": "mcp_call", "server_label": "cam", "name": "look", "arguments": "{}"}
     blocks = PageTranscript().read([{**call, "output": each} for each in (content, PNG, "data:")])
     both, alone, text = (block.answer for block in blocks)
-    assert both
-    assert both.code
     assert (both.code.shown, urls(both)) == ("Two of them", [PNG])
     assert both.chips == ["image: not shown here (34 characters)"]
     assert (urls(alone), alone and alone.code) == ([PNG], None)
-    assert text
-    assert text.code
     assert text.code.shown == "data:"
 
 
@@ -111,7 +105,6 @@ def test_a_page_has_a_bounded_amount_of_pictures() -> None:
     large = "data:image/png;base64," + "A" * (MAX_PICTURES // 2)
     item = {"type": "code_interpreter_call", "outputs": [{"type": "image", "url": large}] * 3}
     (block,) = PageTranscript().read([item])
-    assert block.answer
     assert (len(block.answer.pictures), len(block.answer.chips)) == (1, 2)
     (message,) = PageTranscript(PageRoom(pictures=1_000)).read([sent(*[image(PNG)] * 60)])
     assert len(message.pictures) == 1_000 // len(PNG)

@@ -60,13 +60,8 @@ def test_costs_are_sums_by_model() -> None:
     rows, complete = table(view())
     first, second = rows
     assert complete
-    assert (first.value, first.requests, first.input, first.cached, first.output) == (
-        "a",
-        2,
-        2_000_000,
-        800_000,
-        200_000,
-    )
+    figures = (first.value, first.requests, first.input, first.cached, first.output)
+    assert figures == ("a", 2, 2_000_000, 800_000, 200_000)
     assert (first.cost, first.unpriced, first.cost_text) == (Decimal("2.4"), {"n"}, "2.40 EUR")
     assert (first.cost_note, second.cost_note) == ("some models have no price", "")
     assert (second.value, second.cost, second.cost_text) == ("b", None, "no price")

@@ -33,7 +33,6 @@ def test_openais_sdk(demo_server: Server) -> None:
     assert (whole.object, whole.model) == ("text_completion", "demo")
     assert whole.id.startswith("cmpl-")
     usage = whole.usage
-    assert usage is not None
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     *said, last = parts
     assert "".join(part.choices[0].text for part in said) == COUNTED

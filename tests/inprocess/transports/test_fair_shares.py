@@ -13,9 +13,7 @@ from tests.kit.waiting import PATIENCE, eventually
 MANY = 16  # requests of the greedy project
 
 
-async def test_a_project_that_floods_the_engine_does_not_make_others_wait_for_all_of_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_project_that_floods_the_engine_does_not_make_others_wait_for_all_of_it(tmp_path: Path) -> None:
     """Of the flood the engine answers half once `first` is there, and none of the others before `rest` is."""
     first, rest = tmp_path / "first", tmp_path / "rest"
     held = {"when": "[greedy]", "say": HELLO, "hang_after": SPOKEN}

@@ -43,10 +43,7 @@ COUNT, COMPACT = "/responses/input_tokens", "/responses/compact"
 PLACES = {
     "tools[0].parameters": ("/responses", lambda levels: tool(schema(levels))),
     "input[1].x": ("/responses", lambda levels: {"input": [*said(), *passed_through(levels)]}),
-    "input[1].x, compacted": (
-        COMPACT,
-        lambda levels: {"model": "demo", "input": [*said(), *passed_through(levels)]},
-    ),
+    "input[1].x, compacted": (COMPACT, lambda levels: {"model": "demo", "input": [*said(), *passed_through(levels)]}),
     "items[0].x": ("/conversations", lambda levels: {"items": passed_through(levels)}),
 }
 WRONG = {

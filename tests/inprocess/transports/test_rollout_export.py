@@ -48,7 +48,6 @@ async def test_every_format_has_every_rollout_of_a_group(
     server: Server, http: httpx.AsyncClient, group: str, name: str
 ) -> None:
     rows = await exported(http, format=name, group=group)
-
     found = [row.get("rollout_id", row.get("id")) for row in rows]
     assert list(dict.fromkeys(found)) == [f"{group}.{number}" for number in range(3)]
 
@@ -56,7 +55,6 @@ async def test_every_format_has_every_rollout_of_a_group(
 @pytest.mark.each_database
 async def test_a_tree_is_the_tree_of_the_rollout(server: Server, http: httpx.AsyncClient, group: str) -> None:
     rows = await exported(http, group=group)
-
     assert rows == [(await http.get(f"/rollouts/{group}.{number}")).json() for number in range(3)]
 
 
@@ -90,15 +88,12 @@ async def test_what_is_wrong_is_named(server: Server, http: httpx.AsyncClient) -
 
 async def test_a_head_says_what_it_would_be(server: Server, http: httpx.AsyncClient) -> None:
     answer = await http.head("/rollouts/export", params={"format": "trl"})
-
     assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, "application/x-jsonl", b"")
 
 
 async def test_parquet_where_the_server_has_it(server: Server, http: httpx.AsyncClient, group: str) -> None:
     arrow = pytest.importorskip("pyarrow.parquet")
-
     answer = await http.get("/rollouts/export", params={"format": "trl", "file_type": "parquet", "group": group})
-
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/vnd.apache.parquet")
     rows = arrow.read_table(io.BytesIO(answer.content)).to_pylist()
     lines = await exported(http, format="trl", group=group)

@@ -66,7 +66,6 @@ async def test_a_project_that_has_spent_its_limit_is_refused_by_every_api(
     keys: dict[str, str] = {}
     for name in ("spender", "neighbour"):
         made = projects.service_accounts.create(projects.create(name=name).id, name="k").api_key
-        assert made is not None
         keys[name] = made.value
     with pytest.raises(openai.NotFoundError):
         projects.spend_limit.retrieve("spender")

@@ -53,7 +53,6 @@ def test_a_response_is_counted_once_it_has_ended() -> None:
 def test_the_gaps_between_tokens_are_those_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     meter = metrics.model("m").turn()
-    assert meter is not None
     times = iter([100.0, 100.004, 100.5])
     monkeypatch.setattr(meter, "_clock", lambda: next(times))
     for tokens in (1, 2, 3):
@@ -124,7 +123,6 @@ def test_a_cell_is_kept_when_an_earlier_worker_is_added() -> None:
     before = Metrics()
     before.output_tokens.count("m", by=5)
     metrics.add(before.dump(), gauges=False)
-    assert meter is not None
     meter.note(2)
     assert Samples(metrics)["respsite_output_tokens_total", "m"] == 7
 

@@ -25,7 +25,6 @@ def start_worker(folder: Path) -> "subprocess.Popen[str]":
     """Start a process that takes a place and has written its numbers."""
     command = [sys.executable, "-c", WORKER, str(folder)]
     worker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert worker.stdout is not None
     worker.found = worker.stdout.readline().strip()  # type: ignore[attr-defined]
     assert worker.stdout.readline() == "written\n"
     return worker

@@ -100,7 +100,6 @@ def test_what_another_worker_runs_is_cancelled_through_redis(folder: Path, redis
 
 
 def test_requests_leave_no_connection_behind(server: Server, browser: httpx.Client) -> None:
-    assert server.process is not None
     files = Path(f"/proc/{server.process.pid}/fd")
     held = []
     for _ in range(6):

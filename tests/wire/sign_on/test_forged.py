@@ -126,12 +126,7 @@ def test_who_is_in_a_group_comes_in(server: ClosedServer, forged: ForgedProvider
     ],
 )
 def test_a_token_that_does_not_hold_opens_nothing(
-    server: ClosedServer,
-    forged: ForgedProvider,
-    person: httpx.Client,
-    claims: dict[str, Any],
-    status: int,
-    reason: str,
+    server: ClosedServer, forged: ForgedProvider, person: httpx.Client, claims: dict[str, Any], status: int, reason: str
 ) -> None:
     forged.claims = {**forged.claims, "sub": "never", **claims}
     answer = signed_in(person, forged)
@@ -345,10 +340,7 @@ def test_a_provider_that_is_broken_is_told_and_local_accounts_go_on(
     server: ClosedServer, forged: ForgedProvider, person: httpx.Client, broken: str
 ) -> None:
     back = begun(person, forged)
-    wrong = {
-        502: lambda handler: handler.send(["garbage"]),
-        503: lambda handler: handler.send({"error": "oops"}, 500),
-    }
+    wrong = {502: lambda handler: handler.send(["garbage"]), 503: lambda handler: handler.send({"error": "oops"}, 500)}
     for status, answer in wrong.items():
         forged.answers[broken] = answer
         page = person.get(BACK, params=back)

@@ -76,7 +76,6 @@ async def talk_over_http(server: Server, seen: list[Frame], *, stream: bool) -> 
                         async for name, data in server_sent(answer):
                             if name == "response.completed" and isinstance(data, dict):
                                 parent = data["response"]
-                assert parent is not None
                 assert parent["status"] == "completed", parent
                 seen.append(parent)
 

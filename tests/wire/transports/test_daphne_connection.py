@@ -43,7 +43,6 @@ async def _send(protocol: object, message: object) -> None:
 
 async def test_what_is_not_taken_is_not_read_on(protocol: Any) -> None:
     connection = DaphneConnection.of(partial(_send, protocol), max_message_bytes=1, stall_seconds=30)
-    assert connection is not None
     queue = protocol.application_queue
     queue.put_nowait({"type": "websocket.connect"})
     receive = connection.receive_from(queue.get)
@@ -60,7 +59,6 @@ async def test_what_is_not_taken_is_not_read_on(protocol: Any) -> None:
 
 async def test_a_peer_that_takes_nothing_is_not_read_even_if_its_messages_are_taken(protocol: Any) -> None:
     connection = DaphneConnection.of(partial(_send, protocol), max_message_bytes=1, stall_seconds=30)
-    assert connection is not None
     queue = protocol.application_queue
     receive = connection.receive_from(queue.get)
     protocol.application_queue.put_nowait({"type": "websocket.receive", "text": "x" * 2 * WAITING_BYTES})

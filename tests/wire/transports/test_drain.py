@@ -43,7 +43,6 @@ AT_ONCE = 60.0  # seconds, on a machine that is busy; the grace is longer
 
 def tell_to_stop(server: Server) -> None:
     """Send SIGTERM and go on."""
-    assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
 
 

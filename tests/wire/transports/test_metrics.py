@@ -167,7 +167,6 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 def pids(server: Server) -> list[int]:
     """Return the processes that serve, which their supervisor has started."""
-    assert server.process is not None
     pid = server.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
