@@ -1,19 +1,14 @@
 """What calls of tools cost: one of an MCP server over loopback, and what twenty add to a response."""
 
 import asyncio
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, serving
 from tests.kit.fakes import ANSWER, FakeEngine, Site, run_settings
 from tests.kit.mcp_servers import call_of, mcp_tool, use_of
-from tests.kit.server import ROOT, free_port
-from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import ASKED, CALL, Shell
 
 CALLS, ROUNDS = 100, 5
@@ -27,13 +22,8 @@ uvicorn.run(make_server().streamable_http_app(), port=int(sys.argv[1]), log_leve
 
 def mcp(bench: Bench) -> Iterator[Result]:
     """Call a tool of a server in another process with the client that is kept for it."""
-    port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", _SERVER, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
+    with serving(_SERVER) as port:
         took, used = asyncio.run(_called(f"http://127.0.0.1:{port}/mcp"))
-    finally:
-        server.kill()
-        server.wait()
     yield Result(what="a call of an MCP server over loopback, in all", measured=took, unit="ms", target=8.0)
     yield Result(what="a call of an MCP server, CPU of ours", measured=used, unit="ms", target=3.0)
 
@@ -50,7 +40,6 @@ async def _called(url: str) -> tuple[float, float]:
     """Return the time and the CPU time of a call, in ms."""
     use, took, used = use_of(url), [], []
     async with mcp_tool() as tool:
-        await eventually(lambda: _answers(url), timeout=30)
         for _ in range(ROUNDS):
             began, cpu = time.perf_counter(), time.process_time()
             for _ in range(CALLS):
@@ -58,11 +47,6 @@ async def _called(url: str) -> tuple[float, float]:
             took.append(1000 * (time.perf_counter() - began) / CALLS)
             used.append(1000 * (time.process_time() - cpu) / CALLS)
     return median(took[1:]), median(used[1:])  # the first one loads the library, and connects
-
-
-def _answers(url: str) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(url.split(":")[2].partition("/")[0]))) == 0
 
 
 async def _answered(calls: int) -> float:

@@ -1,10 +1,12 @@
-"""Rows about events: CPU per event and the time to the first one, over WebSocket and SSE."""
+"""Rows about events: CPU per event and the time to the first one, over WebSocket and SSE, and on other APIs' wires."""
 
 import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from statistics import median
 
 from bench.client import WebSocket, create, post
@@ -14,6 +16,13 @@ from tests.kit.server import Server
 
 CONNECTIONS = 100
 ROUNDS = 5
+HELLO = [{"role": "user", "content": "go"}]
+RESPONSE = "/v1/responses", json.dumps({"input": "go", "stream": True, "store": False}).encode()
+CHAT = "/v1/chat/completions", json.dumps({"messages": HELLO, "stream": True}).encode()
+MESSAGE = (
+    "/v1/messages",
+    json.dumps({"model": "scripted", "max_tokens": 100_000, "messages": HELLO, "stream": True}).encode(),
+)
 SETTLE_SECONDS = 0.1  # after the last event, for what the server still has to do for it
 
 
@@ -69,22 +78,13 @@ async def burst(sockets: Sequence[WebSocket], frames: Sequence[bytes]) -> tuple[
     return sum(socket.events for socket in sockets), [socket.first_at - socket.sent_at for socket in sockets]
 
 
-async def _connect(server: Server, count: int) -> list[WebSocket]:
-    return [await WebSocket.connect(server.port) for _ in range(count)]
-
-
-def _close(sockets: Sequence[WebSocket]) -> None:
-    for socket in sockets:
-        socket.close()
-
-
 async def record(bench: Bench, server: BenchServer) -> None:
     """Keep what our server sends, for the bare one to send again."""
     socket = await WebSocket.connect(server.port)
     socket.recorded = []
     await burst([socket], [create()])
     socket.close()
-    bodies = await asyncio.gather(*(post(server.port, "/v1/responses", _sse_body()) for _ in range(CONNECTIONS)))
+    bodies = await asyncio.gather(*(post(server.port, *RESPONSE) for _ in range(CONNECTIONS)))
     bench.keep_frames(socket.recorded, bodies[CONNECTIONS // 2])
 
 
@@ -97,23 +97,19 @@ async def bursts(
     rounds: int = ROUNDS,
 ) -> list[Samples]:
     """Have so many connections of each server send frames, one create if none are given, in interleaved rounds."""
-    opened = {server.port: await _connect(server, connections) for server in servers}
+    opened = {each.port: [await WebSocket.connect(each.port) for _ in range(connections)] for each in servers}
     sent = frames or [create()]
     samples = await interleaved(bench, [(s, lambda s=s: burst(opened[s.port], sent)) for s in servers], rounds)
-    for sockets in opened.values():
-        _close(sockets)
+    for socket in chain.from_iterable(opened.values()):
+        socket.close()
     return samples
-
-
-async def _websockets(bench: Bench, rounds: int) -> list[Samples]:
-    ours = bench.server(OURS)
-    await record(bench, ours)
-    return await bursts(bench, [ours, bench.server(BARE)], rounds=rounds)
 
 
 def websocket_events(bench: Bench) -> Iterator[Result]:
     """Our own CPU per event, and the time to the first: whole path beside ready-made frames."""
-    whole, sender = asyncio.run(_websockets(bench, ROUNDS))
+    ours = bench.server(OURS)
+    asyncio.run(record(bench, ours))
+    whole, sender = asyncio.run(bursts(bench, [ours, bench.server(BARE)]))
     engine = asyncio.run(_engine_alone(bench))
     details = {"whole µs": whole.cpu_us, "same frames µs": sender.cpu_us, "of it the scripted engine alone": engine}
     yield Result(
@@ -157,7 +153,9 @@ async def _engine_alone(bench: Bench) -> float:
 
 def lanes(bench: Bench) -> Iterator[Result]:
     """What it saves to write the frames of a loop turn together."""
-    together, apart = asyncio.run(_lanes(bench))
+    frames = [create(stream_id=f"lane-{number % LANES}") for number in range(LANES * 4)]
+    servers = bench.server(OURS), bench.server(ONE_PER_TURN)
+    together, apart = asyncio.run(bursts(bench, servers, connections=1, frames=frames))
     yield Result(
         what=f"CPU per event, {LANES} lanes of one socket, a turn's frames together / one per turn",
         measured=ratio(together.cpu, apart.cpu),
@@ -166,23 +164,16 @@ def lanes(bench: Bench) -> Iterator[Result]:
     )
 
 
-async def _lanes(bench: Bench) -> list[Samples]:
-    frames = [create(stream_id=f"lane-{number % LANES}") for number in range(LANES * 4)]
-    return await bursts(bench, [bench.server(OURS), bench.server(ONE_PER_TURN)], connections=1, frames=frames)
-
-
-def _sse_body() -> bytes:
-    return json.dumps({"input": "go", "stream": True, "store": False}).encode()
-
-
-async def _posts(server: BenchServer) -> tuple[int, list[float]]:
-    bodies = await asyncio.gather(*(post(server.port, "/v1/responses", _sse_body()) for _ in range(CONNECTIONS)))
-    return sum(chunk.count(b"\ndata: ") for body in bodies for chunk in body), [0.0]
+async def _posts(server: BenchServer, path: str, body: bytes) -> tuple[int, list[float]]:
+    bodies = await asyncio.gather(*(post(server.port, path, body) for _ in range(CONNECTIONS)))
+    return sum(chunk.count(b"data: {") for body in bodies for chunk in body), [0.0]
 
 
 def sse(bench: Bench) -> Iterator[Result]:
     """Server-sent events beside the same events from a bare Django view, which yields one after the other."""
-    ours, bare = asyncio.run(_sse(bench))
+    server = bench.server(OURS)
+    asyncio.run(record(bench, server))
+    ours, bare = _streams(bench, (server, *RESPONSE), (bench.server(BARE), *RESPONSE))
     yield Result(
         what=f"SSE, {CONNECTIONS} at once, CPU per event / bare Django StreamingHttpResponse",
         measured=ratio(ours.cpu, bare.cpu),
@@ -191,7 +182,27 @@ def sse(bench: Bench) -> Iterator[Result]:
     )
 
 
-async def _sse(bench: Bench) -> list[Samples]:
+def _streams(bench: Bench, *sides: tuple[BenchServer, str, bytes]) -> list[Samples]:
+    return asyncio.run(interleaved(bench, [(side[0], partial(_posts, *side)) for side in sides]))
+
+
+def chat(bench: Bench) -> Iterator[Result]:
+    """Chunks of chat completions beside the events of responses, both as server-sent events."""
+    yield _other_wire(bench, "Chat Completions", "chunk", CHAT)
+
+
+def messages(bench: Bench) -> Iterator[Result]:
+    """Events of messages of Anthropic's API beside those of responses, both as server-sent events."""
+    yield _other_wire(bench, "Messages", "message event", MESSAGE)
+
+
+def _other_wire(bench: Bench, title: str, unit: str, post: tuple[str, bytes]) -> Result:
+    """Return the row of an API whose stream comes in such units: one run on another wire."""
     server = bench.server(OURS)
-    await record(bench, server)
-    return await interleaved(bench, [(s, lambda s=s: _posts(s)) for s in (server, bench.server(BARE))])
+    response, other = _streams(bench, (server, *RESPONSE), (server, *post))
+    return Result(
+        what=f"{title}, {CONNECTIONS} streams at once, CPU per {unit} / per event of a response",
+        measured=ratio(other.cpu, response.cpu),
+        target=1.1,
+        details={f"{unit} µs": other.cpu_us, "event µs": response.cpu_us},
+    )

@@ -1,19 +1,14 @@
 """What an image of `image_generation` costs: 2 MiB of a service on loopback, read, checked and made an item's."""
 
 import asyncio
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from statistics import median
 
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, serving
 from tests.contracts.tools import ToolCase
 from tests.kit.image_server import ImageServer, image_tool
-from tests.kit.server import ROOT, free_port
-from tests.kit.waiting import eventually
 
 SIZE, CALLS = 2 * 1024 * 1024, 12
 _SERVER = f"""
@@ -31,19 +26,13 @@ web.run_app(application, host="127.0.0.1", port=int(sys.argv[1]), print=None)
 
 def images(bench: Bench) -> Iterator[Result]:
     """Have images made by a service in another process."""
-    port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", _SERVER, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
+    with serving(_SERVER) as port:
         took = asyncio.run(_made(port))
-    finally:
-        server.kill()
-        server.wait()
     yield Result(what="an image of 2 MiB, CPU of ours", measured=took, unit="ms")
 
 
 async def _made(port: int) -> float:
     """Return the CPU time of an image, in ms."""
-    await eventually(lambda: _answers(port), timeout=30)
     tool, used = image_tool(ImageServer(f"http://127.0.0.1:{port}"), max_bytes=2 * SIZE), []
     arguments = ("image_generation.generate", '{"prompt": "a cat"}')
     case = ToolCase(tool, {"type": "image_generation"}, arguments, "", arguments)
@@ -54,8 +43,3 @@ async def _made(port: int) -> float:
         assert not returned.failed, returned.text
     await tool.aclose()
     return median(used[1:])  # the first one loads the library, and connects
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

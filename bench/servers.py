@@ -2,6 +2,9 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
@@ -10,7 +13,8 @@ from typing import Self
 
 from bench.report import Report
 from tests.kit.postgres_server import PostgresServer
-from tests.kit.server import Server, manage
+from tests.kit.server import ROOT, START_SECONDS, Server, free_port, manage
+from tests.kit.waiting import looks
 
 LANES = 16
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -129,6 +133,22 @@ class Bench:
         events = [part + "\n\n" for part in b"".join(chunks).decode().split("\n\n")[:-1]]
         recorded = {"frames": frames, "chunks": events}
         (self.folder / "frames.json").write_text(json.dumps(recorded))
+
+
+@contextmanager
+def serving(code: str) -> Iterator[int]:
+    """Run code in a process of its own, which serves at the port that is its argument; yield that once it answers."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-c", code, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        for _ in looks(START_SECONDS):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+        yield port
+    finally:
+        server.kill()
+        server.wait()
 
 
 def settle(alias: str = "default") -> None:
