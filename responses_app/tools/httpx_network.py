@@ -60,7 +60,13 @@ class JsonWeight:
         if self._values > self._most:
             raise TooManyValues
         if self._events:
-            self._forget_past(between)
+            # Counted anew behind the last event that has ended.
+            seen = self._last + between
+            ends = [match.end() for match in _END_OF_EVENT.finditer(seen)]
+            if ends:
+                self._values = sum(map(seen[ends[-1] :].count, _BETWEEN))
+            # Two line ends of two bytes are four: three of them may have come.
+            self._last = seen[-3:]
 
     def _shortened(self, match: re.Match[bytes]) -> bytes:
         self._note_end(match)
@@ -69,15 +75,6 @@ class JsonWeight:
     def _note_end(self, match: re.Match[bytes]) -> None:
         self._within = match["end"] is None
         self._escaped = self._within and match.string[match.end() : match.end() + 1] == b"\\"
-
-    def _forget_past(self, between: bytes) -> None:
-        """Begin anew behind the last event that has ended."""
-        seen = self._last + between
-        ends = [match.end() for match in _END_OF_EVENT.finditer(seen)]
-        if ends:
-            self._values = sum(map(seen[ends[-1] :].count, _BETWEEN))
-        # Two line ends of two bytes are four: three of them may have come.
-        self._last = seen[-3:]
 
 
 CONNECT_SECONDS = 10.0  # for one connection, its name and all of its addresses included
@@ -106,21 +103,16 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         try:
             async with asyncio.timeout(min(timeout or CONNECT_SECONDS, CONNECT_SECONDS)):
                 # Judged here, at the last moment: what is connected to is what was judged.
-                return await self._connect(await self._network.addresses(host, port), port, socket_options)
+                *others, last = await self._network.addresses(host, port)
+                # One after the other; the last one's error is the one that is told.
+                for address in others:
+                    try:
+                        return await self._backend.connect_tcp(address, port, socket_options=socket_options)
+                    except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                        continue  # the next address may answer
+                return await self._backend.connect_tcp(last, port, socket_options=socket_options)
         except TimeoutError:
             raise httpcore2.ConnectTimeout("no connection in time") from None
-
-    async def _connect(
-        self, addresses: list[str], port: int, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None
-    ) -> httpcore2.AsyncNetworkStream:
-        *others, last = addresses
-        # One after the other; the last one's error is the one that is told.
-        for address in others:
-            try:
-                return await self._backend.connect_tcp(address, port, socket_options=socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                continue  # the next address may answer
-        return await self._backend.connect_tcp(last, port, socket_options=socket_options)
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):

@@ -212,7 +212,11 @@ class ImageTool(BaseTool):
             call.report({"partial_image_index": index, "partial_image_b64": image.base64, **fields})
 
         try:
-            prompt = _prompt(call.arguments)
+            prompt = (json_object(call.arguments) or {}).get("prompt")
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise ImageFailed("The arguments should be a JSON object with a 'prompt'.", code="invalid_arguments")
+            if len(prompt) > MAX_PROMPT:
+                raise ImageFailed(f"The prompt has more than {MAX_PROMPT} characters.", code="invalid_arguments")
             # Counted by the state: the calls of one response know each other's images by it.
             if len(made) >= MAX_IMAGES:
                 raise ImageFailed(f"A response has at most {MAX_IMAGES} images.", code="too_many_images")
@@ -269,12 +273,3 @@ def _made_here(call: ToolCall) -> list[str]:
         if state.get("response_id") == call.use.response_id and isinstance(made, list)
         else []
     )
-
-
-def _prompt(arguments: str) -> str:
-    prompt = (json_object(arguments) or {}).get("prompt")
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ImageFailed("The arguments should be a JSON object with a 'prompt'.", code="invalid_arguments")
-    if len(prompt) > MAX_PROMPT:
-        raise ImageFailed(f"The prompt has more than {MAX_PROMPT} characters.", code="invalid_arguments")
-    return prompt

@@ -85,7 +85,16 @@ def _server(label: str, entry: object) -> ServerAccess:
     if not isinstance(entry, dict) or not set(entry) <= _SERVER_FIELDS or ("url" in entry) == ("command" in entry):
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has a 'url' or a 'command'")
     if "command" in entry:
-        return _started(label, entry)
+        command, arguments = entry["command"], entry.get("args", [])
+        if not isinstance(command, str) or not isinstance(arguments, list):
+            raise ValueError(
+                f"{SERVERS_WANTED}; {label!r} has a command, which is text, and 'args', which are an array"
+            )
+        # With arguments the command is the program alone; without, it is read as a shell would.
+        words = (command, *map(str, arguments)) if arguments else tuple(shlex.split(command))
+        if not words:
+            raise ValueError(f"{SERVERS_WANTED}; {label!r} has an empty command")
+        return ServerAccess(transport="stdio", command=words, env=_texts(label, entry.get("env")))
     url, kind = entry["url"], str(entry.get("transport", entry.get("type", "http")))
     if (
         not isinstance(url, str)
@@ -96,17 +105,6 @@ def _server(label: str, entry: object) -> ServerAccess:
     return ServerAccess(
         transport="sse" if kind == "sse" else "http", url=url, headers=_texts(label, entry.get("headers"))
     )
-
-
-def _started(label: str, entry: Mapping[str, Any]) -> ServerAccess:
-    command, arguments = entry["command"], entry.get("args", [])
-    if not isinstance(command, str) or not isinstance(arguments, list):
-        raise ValueError(f"{SERVERS_WANTED}; {label!r} has a command, which is text, and 'args', which are an array")
-    # With arguments the command is the program alone; without, it is read as a shell would.
-    words = (command, *map(str, arguments)) if arguments else tuple(shlex.split(command))
-    if not words:
-        raise ValueError(f"{SERVERS_WANTED}; {label!r} has an empty command")
-    return ServerAccess(transport="stdio", command=words, env=_texts(label, entry.get("env")))
 
 
 def _texts(label: str, texts: object) -> dict[str, str]:

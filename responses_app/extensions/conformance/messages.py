@@ -118,19 +118,6 @@ def _blocks(message: Json, kind: str) -> list[Json]:
     return [block for block in message["content"] if block["type"] == kind]
 
 
-def _results(message: Json, content: object = "rain") -> list[Json]:
-    """Return the blocks that answer the calls of a message."""
-    calls = _blocks(message, "tool_use")
-    return [{"type": "tool_result", "tool_use_id": call["id"], "content": content} for call in calls]
-
-
-def _read(message: Json) -> int:
-    """Return the length of the prompt, cached or not."""
-    usage = message["usage"]
-    kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(usage.get(kind) or 0 for kind in kinds)
-
-
 @MESSAGES.check("answer", sources.MESSAGES)
 async def _answer(talk: Talk) -> None:
     """`POST /messages` is answered with 200 and a `message`."""
@@ -239,8 +226,9 @@ async def _second_turn(talk: Talk) -> None:
     message = await talk.once(called)
     said = {"role": "assistant", "content": message["content"]}
     for content in ("rain", [{"type": "text", "text": "rain"}]):
-        messages = [user(ASK_WEATHER), said, user(_results(message, content))]
-        answer = await _message(talk, messages=messages, tools=[TOOL])
+        calls = _blocks(message, "tool_use")
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": content} for call in calls]
+        answer = await _message(talk, messages=[user(ASK_WEATHER), said, user(results)], tools=[TOOL])
         expect(answer["content"] or answer["stop_reason"] == "max_tokens", "the answer is empty")
 
 
@@ -289,7 +277,9 @@ async def _count(talk: Talk) -> None:
     """`POST /messages/count_tokens` counts a prompt as `usage` of the message does."""
     body = {"model": talk.model, "messages": [user(HELLO)]}
     counted = good(await _sent(talk, body, COUNT))["input_tokens"]
-    used = _read(await talk.once(asked))
+    usage = (await talk.once(asked))["usage"]
+    kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    used = sum(usage.get(kind) or 0 for kind in kinds)
     expect(counted == used, f"{counted} counted, {used} in usage")
 
 

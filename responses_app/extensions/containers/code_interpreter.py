@@ -225,22 +225,7 @@ class CodeInterpreterTool(BaseTool):
 
         Raises `ToolFailed`, `ContainerNotFound` and `SandboxError`.
         """
-        await self._provide_skills(call.use, container)
-        copied = copied_in(call.state, container.id)
-        file_ids = _file_ids(call.use)
-        if not file_ids:
-            return copied
-        try:
-            files = await self.given_files.find(call.use.project, file_ids, copied)
-            provided = await self.given_files.provide(call.use.project, container.id, files)
-        except FileUnknown:
-            raise ToolFailed("a file of the request has been deleted.", shown=_failed()) from None
-        except StoreError:
-            raise ToolFailed("the files of the request cannot be read now.", shown=_failed()) from None
-        return {**copied, **{each.id: each.path for each in provided}}
-
-    async def _provide_skills(self, use: ToolUse, container: ContainerRecord) -> None:
-        """Have the skills of a request in its container."""
+        use = call.use
         try:
             _, declared = skills_in(use.declared)
             requested = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
@@ -249,6 +234,18 @@ class CodeInterpreterTool(BaseTool):
             raise ToolFailed("a skill of the request has been deleted.", shown=_failed()) from None
         except StoreError:
             raise ToolFailed("the skills of the request cannot be read now.", shown=_failed()) from None
+        copied = copied_in(call.state, container.id)
+        file_ids = _file_ids(use)
+        if not file_ids:
+            return copied
+        try:
+            files = await self.given_files.find(use.project, file_ids, copied)
+            provided = await self.given_files.provide(use.project, container.id, files)
+        except FileUnknown:
+            raise ToolFailed("a file of the request has been deleted.", shown=_failed()) from None
+        except StoreError:
+            raise ToolFailed("the files of the request cannot be read now.", shown=_failed()) from None
+        return {**copied, **{each.id: each.path for each in provided}}
 
     async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFileRecord]:
         """Keep the images as files, by which clients get them without `include`; none where there is no room."""

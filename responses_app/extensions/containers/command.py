@@ -31,20 +31,16 @@ def run(options: Namespace) -> int:
         settings = cast("ServerSettings", from_environ(os.environ)[0])
     except ConfigurationError as error:
         raise CommandFailed(str(error)) from None
-    _log(settings)
-    door = _door(settings, options)
-    problem = asyncio.run(_serve(settings, door, options))
-    if problem:
-        raise CommandFailed(f"there is no sandbox here, so no containers. {problem}")
-    return 0
-
-
-def _log(settings: "ServerSettings") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogLines() if settings.log_format == "json" else TextLines())
     handler.addFilter(Seldom())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("respsite").setLevel(settings.log_level.upper())
+    door = _door(settings, options)
+    problem = asyncio.run(_serve(settings, door, options))
+    if problem:
+        raise CommandFailed(f"there is no sandbox here, so no containers. {problem}")
+    return 0
 
 
 def _door(settings: "ServerSettings", options: Namespace) -> HostListener:
@@ -68,17 +64,13 @@ def _door(settings: "ServerSettings", options: Namespace) -> HostListener:
         listener = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise CommandFailed(f"cannot listen on {options.listen} ({error})") from None
-    return HostListener(listener, settings.sandbox_secret, _tls(settings))
-
-
-def _tls(settings: "ServerSettings") -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_cert_chain(settings.sandbox_tls_cert, settings.sandbox_tls_key)
     except (OSError, ssl.SSLError) as error:
         raise CommandFailed(f"SANDBOX_TLS_CERT and SANDBOX_TLS_KEY cannot be used ({error})") from None
-    return context
+    return HostListener(listener, settings.sandbox_secret, context)
 
 
 def _unix(path: Path) -> socket.socket:

@@ -163,16 +163,20 @@ class TerminalChat:
                 continue
             if line in ("/quit", "/exit"):
                 return 0
-            self._obey(line)
-
-    def _obey(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if word.startswith("@"):
-            self._say_meanwhile(word[1:] or DEFAULT, rest.strip())
-        elif word.startswith("/"):
-            self._command(word, rest.strip())
-        elif line:
-            self._converse(self._lane, [{"role": "user", "content": line}])
+            word, _, rest = line.partition(" ")
+            if word.startswith("@"):
+                lane = word[1:] or DEFAULT
+                text = rest.strip()
+                if lane in self._away:
+                    self._console.print(f"{lane} still answers: /wait", style=TROUBLE)
+                elif text:
+                    parts: list[str] = []
+                    items = [*self._owed.pop(lane, ()), {"role": "user", "content": text}]
+                    self._away[lane] = (self._session.begin(lane, items, Plain(parts.append)), parts)
+            elif word.startswith("/"):
+                self._command(word, rest.strip())
+            elif line:
+                self._converse(self._lane, [{"role": "user", "content": line}])
 
     def _command(self, word: str, rest: str) -> None:
         if word == "/lane" and rest:
@@ -190,14 +194,6 @@ class TerminalChat:
             self._owed.pop(self._lane, None)
         else:
             self._console.print(HELP, style=FIGURES)
-
-    def _say_meanwhile(self, lane: str, text: str) -> None:
-        if lane in self._away:
-            self._console.print(f"{lane} still answers: /wait", style=TROUBLE)
-        elif text:
-            parts: list[str] = []
-            items = [*self._owed.pop(lane, ()), {"role": "user", "content": text}]
-            self._away[lane] = (self._session.begin(lane, items, Plain(parts.append)), parts)
 
     def _show_those_that_have_ended(self, *, wait: bool = False) -> None:
         for lane, (future, parts) in list(self._away.items()):
@@ -304,7 +300,12 @@ def _answer_once(session: ChatSession, options: Namespace, asks: Any) -> int:
         if options.show_id:
             errors().print(printable(str(response.get("id", ""))))
         if response.get("status") != "completed" or not calls:
-            return _status(response)
+            if response.get("status") == "completed":
+                return 0
+            details = response.get("incomplete_details") or {}
+            problem = message_of(response) if response.get("error") else details.get("reason") or response.get("status")
+            errors().print(printable(f"respsite: the answer has not been completed: {problem}"))
+            return FAILED
         if asks is None:
             called = ", ".join(map(described, calls))
             raise CommandFailed(f"The model calls {called}, and nobody here answers: give --run-tools COMMAND.")
@@ -327,12 +328,3 @@ def _finished(session: ChatSession, items: list[dict[str, Any]]) -> dict[str, An
 def _write(text: str) -> None:
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
-
-
-def _status(response: dict[str, Any]) -> int:
-    if response.get("status") == "completed":
-        return 0
-    details = response.get("incomplete_details") or {}
-    problem = message_of(response) if response.get("error") else details.get("reason") or response.get("status")
-    errors().print(printable(f"respsite: the answer has not been completed: {problem}"))
-    return FAILED

@@ -52,8 +52,17 @@ def run(options: Namespace) -> int:
         _write(agent, text, command=_without_write(options))
     else:
         sys.stdout.write(text)
-        _tell_place(agent, command=_without_write(options))
-    _tell_model(target, chosen=options.model is None)
+        command = _without_write(options)
+        if agent.place is None:
+            said = f'for your shell\'s profile, or at once: eval "$({command})"'
+        else:
+            said = f"for {_shown_place(agent)}; --write puts it there, beside what else it holds"
+        errors().print(f"{agent.title}: {said}.")
+    others = len(target.models) - 1
+    if options.model is None and others:
+        named = printable(", ".join(target.models[1:]))
+        errors().print(f"Model: {printable(target.model)}, the first of {others + 1}; --model takes another: {named}.")
+    errors().print(f"Key: taken from {target.key_variable}, which may be unset where the server wants none.")
     return 0
 
 
@@ -69,7 +78,11 @@ def _target(options: Namespace) -> TargetServer:
         url, own, context = _of_settings(options.model)
         models = models or own
     elif not models:
-        models, context = _of_server(server)
+        found = asyncio.run(_asked(server))
+        generating = [each for each in found if _generates(each)][:MAX_MODELS]
+        if not generating:
+            raise CommandFailed(f"{server.base_url} names no model that answers: name one with --model.")
+        models, context = [each["id"] for each in generating], _length(generating[0].get("max_model_len"))
     for name in models:
         _check("model", name, MAX_NAME)
     _check("URL", url, MAX_URL)
@@ -95,15 +108,6 @@ def _of_settings(model: str | None) -> tuple[str, list[str], int | None]:
     meant = next((each for each in own.served if model is None or model in (each.name, *each.aliases)), None)
     length = _length(meant.options.get("max_model_len") if meant else None)
     return base_url(own), [each.name for each in own.served], length
-
-
-def _of_server(server: RemoteServer) -> tuple[list[str], int | None]:
-    """Ask a server for its models that generate, and for the first one's length."""
-    found = asyncio.run(_asked(server))
-    generating = [each for each in found if _generates(each)][:MAX_MODELS]
-    if not generating:
-        raise CommandFailed(f"{server.base_url} names no model that answers: name one with --model.")
-    return [each["id"] for each in generating], _length(generating[0].get("max_model_len"))
 
 
 def _generates(model: Mapping[str, Any]) -> bool:
@@ -174,22 +178,6 @@ def _without_write(options: Namespace) -> str:
         given.append(("--key-variable", options.key_variable))
     words = [word for name, value in given if value for word in (name, str(value))]
     return shlex.join(["respsite", "configure", options.agent, *words])
-
-
-def _tell_place(agent: CodingAgent, *, command: str) -> None:
-    if agent.place is None:
-        said = f'for your shell\'s profile, or at once: eval "$({command})"'
-    else:
-        said = f"for {_shown_place(agent)}; --write puts it there, beside what else it holds"
-    errors().print(f"{agent.title}: {said}.")
-
-
-def _tell_model(target: TargetServer, *, chosen: bool) -> None:
-    others = len(target.models) - 1
-    if chosen and others:
-        named = printable(", ".join(target.models[1:]))
-        errors().print(f"Model: {printable(target.model)}, the first of {others + 1}; --model takes another: {named}.")
-    errors().print(f"Key: taken from {target.key_variable}, which may be unset where the server wants none.")
 
 
 def _list() -> None:

@@ -68,7 +68,14 @@ class Vivid:
         if show := self._shows.get(event["type"]):
             show(event)
         if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
-            self._ended(event["response"])
+            response = event["response"]
+            self.end()
+            if response["status"] == "failed":
+                self._console.print(printable(f"failed: {message_of(response)}"), style=TROUBLE)
+            elif response["status"] != "completed":
+                reason = (response.get("incomplete_details") or {}).get("reason") or response["status"]
+                self._console.print(printable(f"ended early: {reason}"), style=TROUBLE)
+            self._console.print(printable(self._figures(response)), style=FIGURES)
 
     def end(self) -> None:
         """End the last line."""
@@ -111,15 +118,6 @@ class Vivid:
             self._console.print()
         self._kind = kind
         self._console.print(printable(text), style=style or None, end="")
-
-    def _ended(self, response: Event) -> None:
-        self.end()
-        if response["status"] == "failed":
-            self._console.print(printable(f"failed: {message_of(response)}"), style=TROUBLE)
-        elif response["status"] != "completed":
-            reason = (response.get("incomplete_details") or {}).get("reason") or response["status"]
-            self._console.print(printable(f"ended early: {reason}"), style=TROUBLE)
-        self._console.print(printable(self._figures(response)), style=FIGURES)
 
     def _figures(self, response: Event) -> str:
         usage = response.get("usage") or {}

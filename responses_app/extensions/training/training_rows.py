@@ -86,6 +86,9 @@ def _nemo_gym(tree: RolloutTree) -> Iterator[Row]:
         if not _has_logprobs(generation):
             continue
         tokens, ended, parent = _tokens(tree, path), call.times.ended, _parent(generation, by_number)
+        wide = array("Q", tokens)
+        if sys.byteorder == "little":
+            wide.byteswap()
         yield {
             **head_of(head),
             "schema_version": SCHEMA_VERSION,
@@ -102,7 +105,7 @@ def _nemo_gym(tree: RolloutTree) -> Iterator[Row]:
             "parent_call_id": None if parent is None else f"{head['id']}.g{parent.number}",
             "parent_resolution": "root" if parent is None else "resolved",
             "cum_len": len(tokens),
-            "digest": _digest(tokens),
+            "digest": sha256(_DOMAIN + _DIGEST_VERSION + len(tokens).to_bytes(8, "big") + wide.tobytes()).hexdigest(),
             # NeMo Gym keeps fields that it does not know.
             "branch": call.branch,
             "agent": call.agent,
@@ -135,14 +138,6 @@ def _parent(generation: Generation, by_number: Mapping[int, Generation]) -> Gene
             return before
         number, shared = before.parent, min(shared, before.shared)
     return None
-
-
-def _digest(tokens: "Tokens[int]") -> str:
-    """Return NeMo Gym's digest of tokens; they are not empty."""
-    wide = array("Q", tokens)
-    if sys.byteorder == "little":
-        wide.byteswap()
-    return sha256(_DOMAIN + _DIGEST_VERSION + len(tokens).to_bytes(8, "big") + wide.tobytes()).hexdigest()
 
 
 def _trl(tree: RolloutTree) -> Iterator[Row]:

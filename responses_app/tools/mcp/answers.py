@@ -42,7 +42,14 @@ def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> tuple[list[
         if not _is_among(tool, allowed):
             continue
         name = str(tool.get("name") or "")
-        shown = _shown(name, tool)
+        schema, annotations = tool.get("input_schema"), tool.get("annotations")
+        fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES and _is_finite(schema)
+        shown = {
+            "name": name,
+            "description": _text(tool.get("description")),
+            "input_schema": schema if fits else {"type": "object"},
+            "annotations": annotations if isinstance(annotations, dict) else {},  # the AI SDK takes no null
+        }
         size += len(orjson.dumps(shown))
         reason = _reason(name, size, kept)
         if reason is None:
@@ -105,17 +112,6 @@ def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
     ]
     contents = {each.name: _content(function.schema) for each, function in zip(offered, functions, strict=True)}
     return Offer(ToolNamespace(label, _text(declared.get("server_description")), functions), offered, contents)
-
-
-def _shown(name: str, tool: JsonObject) -> JsonObject:
-    schema, annotations = tool.get("input_schema"), tool.get("annotations")
-    fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES and _is_finite(schema)
-    return {
-        "name": name,
-        "description": _text(tool.get("description")),
-        "input_schema": schema if fits else {"type": "object"},
-        "annotations": annotations if isinstance(annotations, dict) else {},  # the AI SDK takes no null
-    }
 
 
 def _function(tool: JsonObject) -> FunctionTool:

@@ -38,7 +38,14 @@ class NamedTool:
         declared: JsonObject = {"type": "mcp", "server_label": self.label, "server_url": None}
         # Nothing of the request's goes there: the server is the operator's.
         use = replace(use, declared=declared, private={}, items=())
-        tool = self._chosen((await self._mcp.list_tools(use)).tools)
+        tools = (await self._mcp.list_tools(use)).tools
+        names = [str(tool.get("name")) for tool in tools]
+        # The likeliest word first, then the order of the server's list.
+        likely = (name for word in self._words for name in names if word in name.lower())
+        name = self._tool or next(likely, "")
+        if name not in names:
+            raise NoSuchTool(f"no tool {name or self._about}. It has: {', '.join(names)[:500] or 'none'}.")
+        tool = tools[names.index(name)]
         call = ToolCall(
             use=use,
             name=f"{self.label}.{tool['name']}",
@@ -48,15 +55,6 @@ class NamedTool:
             report=report,
         )
         return await self._mcp.call(call)
-
-    def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
-        names = [str(tool.get("name")) for tool in tools]
-        # The likeliest word first, then the order of the server's list.
-        likely = (name for word in self._words for name in names if word in name.lower())
-        name = self._tool or next(likely, "")
-        if name not in names:
-            raise NoSuchTool(f"no tool {name or self._about}. It has: {', '.join(names)[:500] or 'none'}.")
-        return tools[names.index(name)]
 
 
 def parameters_of(tool: JsonObject) -> Mapping[str, Any]:

@@ -184,7 +184,11 @@ class McpTool(BaseTool):
         if self._connections.has_closed:
             raise protocol_failure("This server is being stopped.")
         access = self._access(use)
-        await self._load()
+        async with self._loading:
+            if self._library is None:
+                library = await asyncio.to_thread(_import_library)
+                self._openers = {False: library.Opener(self._network), True: library.Opener(self._own_network)}
+                self._library = library
         try:
             return await self._try(access, use, work)
         # The session was lost before anything was done, so trying again does nothing twice.
@@ -251,13 +255,6 @@ class McpTool(BaseTool):
     def _module(self) -> Any:
         assert self._library is not None, "it was loaded"
         return self._library
-
-    async def _load(self) -> None:
-        async with self._loading:
-            if self._library is None:
-                library = await asyncio.to_thread(_import_library)
-                self._openers = {False: library.Opener(self._network), True: library.Opener(self._own_network)}
-                self._library = library
 
 
 def _import_library() -> Any:

@@ -203,7 +203,14 @@ def read_document(body: bytes, *, url: str, content_type: str = "", charset: str
     is_html = _is_html(content_type, body)
     text = decoded(body, charset, is_html=is_html)
     if is_html:
-        return _read_html(text, url)
+        from resiliparse.parse.html import HTMLTree
+
+        tree = HTMLTree.parse(text)
+        title = escaped(one_line(tree.title or ""))[:MAX_TITLE] or domain_of(url)
+        links = _Links(url)
+        links.mark(tree)
+        lines, truncated = lines_of(links.shown(escaped(said_by(tree))), max_lines=MAX_LINES)
+        return Document(title, lines, links.urls, truncated)
     lines, truncated = lines_of(escaped(text.replace("\r\n", "\n").replace("\t", "    ")), max_lines=MAX_LINES)
     return Document(domain_of(url), lines, truncated=truncated)
 
@@ -228,17 +235,6 @@ def decoded(body: bytes, charset: str | None = None, *, is_html: bool = False) -
         return body.decode(charset or "utf-8")
     known = detect_encoding(body, from_html_meta=is_html) or "utf-8"
     return str(bytes_to_str(body, known, errors="replace"))
-
-
-def _read_html(text: str, url: str) -> Document:
-    from resiliparse.parse.html import HTMLTree
-
-    tree = HTMLTree.parse(text)
-    title = escaped(one_line(tree.title or ""))[:MAX_TITLE] or domain_of(url)
-    links = _Links(url)
-    links.mark(tree)
-    lines, truncated = lines_of(links.shown(escaped(said_by(tree))), max_lines=MAX_LINES)
-    return Document(title, lines, links.urls, truncated)
 
 
 def said_by(tree: "HTMLTree") -> str:

@@ -387,7 +387,14 @@ class HostServer:
                 logger.warning("%d connections were refused: too many were there", self._refused)
                 self._refused = 0
             if is_known:
-                await self._live(reader, writer)
+                channel = HostChannel(
+                    (reader, writer), work=self._work, news=self._containers.room, silence=WORKER_SECONDS
+                )
+                self._channels.add(channel)
+                try:
+                    await channel.live()
+                finally:
+                    self._channels.discard(channel)
         except asyncio.CancelledError:
             pass  # the host ends
         except OSError as problem:
@@ -432,14 +439,6 @@ class HostServer:
         if hello.get("hello") != VERSION:
             return f"it speaks version {json.dumps(hello.get('hello'))[:20]} of the protocol, and this host {VERSION}"
         return ""
-
-    async def _live(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = HostChannel((reader, writer), work=self._work, news=self._containers.room, silence=WORKER_SECONDS)
-        self._channels.add(channel)
-        try:
-            await channel.live()
-        finally:
-            self._channels.discard(channel)
 
     async def _work(self, what: str, arguments: Sequence[Any], question: HostQuestion) -> Any:
         """Do an action for a worker. Raises `ActionFailed`."""
