@@ -55,11 +55,9 @@ class Admin:
         assert page.url == f"{self._root}dashboard/"
 
     def open(self, path: str = "") -> None:
-        """Go to a page of the admin."""
         self.page.goto(self._root + path)
 
     def find(self, selector: str, **how: Any) -> Locator:
-        """Return what a selector means."""
         return self.page.locator(selector, **how)
 
     def save(self, name: str) -> None:

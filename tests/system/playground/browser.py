@@ -42,11 +42,9 @@ class Playground:
         return self
 
     def find(self, selector: str, **how: object) -> Locator:
-        """Return what a selector means."""
         return self.page.locator(selector, **how)  # type: ignore[arg-type]
 
     def lane(self, number: int = 1) -> "Locator":
-        """Return a lane."""
         return self.find(f"[data-lane=lane-{number}]")
 
     def write(self, text: str, lane: int = 1) -> None:
@@ -67,18 +65,15 @@ class Playground:
         self.lane().locator(".transcript").evaluate(SCROLLS, to)
 
     def turn_on(self, name: str) -> None:
-        """Switch something on in the setup."""
         self._open(self.find("#setup details", has=self.find(".switch", has_text=name)))
         self.find("#setup .switch", has_text=name).first.click()
 
     def group(self, title: str) -> Locator:
-        """Open a group of the setup, and return it."""
         group = self.find("#setup details", has=self.find(f'h3:text-is("{title}")'))
         self._open(group)
         return group
 
     def sign_in(self, key: str) -> None:
-        """Enter a key."""
         if not self.find("#key").is_visible():
             self.find("#sign").click()
         self.find("#key input").fill(key)
@@ -86,7 +81,6 @@ class Playground:
         self.find("#state[data-state=open]").wait_for()
 
     def log_in(self, url: str, name: str = NAME) -> None:
-        """Come as a user of the admin."""
         self.page.goto(f"{url}/admin/login/?next=/")
         self.find("#id_username").fill(name)
         self.find("#id_password").fill(PASSWORD)

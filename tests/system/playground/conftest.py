@@ -40,7 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="package")  # none of these tests has an event loop
 def browser() -> Iterator[Browser]:
-    """The browser."""
     with chromium() as browser:
         yield browser
 

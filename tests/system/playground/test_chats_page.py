@@ -190,9 +190,7 @@ def test_the_keyboard_reaches_all_of_the_list(server: Server, page: Playground, 
     assert httpx.get(f"{server.base_url}/responses/{first}").status_code == 200
 
 
-def test_what_is_deleted_comes_back_by_undo_and_goes_when_the_page_is_left(
-    server: Server, page: Playground, listed: Listed
-) -> None:
+def test_what_is_deleted_can_be_undone_until_the_page_is_left(server: Server, page: Playground, listed: Listed) -> None:
     id_ = asked(page, "repeat: to be deleted")
     listed.menu("to be deleted", "Delete")
     expect(page.find(f"[data-chat={id_}]")).to_have_count(0)

@@ -55,7 +55,6 @@ class Hour:
         self.field = page.lane().locator(".composer textarea")
 
     def asks(self) -> None:
-        """The first chat."""
         self.page.write(LONG)
         expect(self.page.ended(1).locator(".answer")).to_contain_text("Boat 39 came into the harbour.")
 
@@ -150,7 +149,6 @@ class Hour:
         expect(self.page.find("#chats-search")).to_be_visible(visible=self.size == "desktop")
 
     def exports(self) -> None:
-        """It is saved as Markdown."""
         self.page.find("[data-do=copy]").click()
         self.page.find("#copy").get_by_role("tab", name="Markdown").click()
         expect(self.page.find("#copy-text")).to_contain_text("Boat 39 came into the harbour.")
@@ -161,7 +159,6 @@ class Hour:
         assert "what else is there?" in download.value.path().read_text()
 
     def list(self) -> Playground:
-        """Open the list of chats, where it is not there."""
         if not self.page.find("#chats").is_visible():
             self.page.find(".top [data-do=chats]").click()
         return self.page

@@ -26,7 +26,6 @@ def goes_on(turn: Locator, behind: Locator) -> None:
 
 
 def edit(turn: Locator, text: str) -> None:
-    """Write a message anew, by the keyboard."""
     turn.get_by_role("button", name="Edit your message").click()
     field = turn.get_by_label("Your message", exact=True)
     expect(field).to_be_focused()
@@ -200,7 +199,6 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def chats(server: Server) -> list[dict[str, object]]:
-    """Return the chats that a server keeps, with their turns."""
     listed = httpx.get(f"{server.base_url}/playground/chats").json()["data"]
     return [httpx.get(f"{server.base_url}/playground/chats/{chat['id']}").json() for chat in listed]
 
@@ -356,7 +354,6 @@ def load(server: Server, page: Playground, name: str, value: str) -> Locator:
 
 
 def ask(server: Server, text: object, **fields: object) -> str:
-    """Create a response; return its id."""
     answer = httpx.post(f"{server.base_url}/responses", json={"input": text, **fields}, timeout=30)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])

@@ -50,9 +50,7 @@ def page(browser: Browser) -> Iterator[Playground]:
         assert [problem for problem in page.problems if "401" not in problem and "404" not in problem] == []
 
 
-def test_a_chat_is_shared_and_nothing_is_left_of_a_key_that_is_forgotten(
-    closed: Server, keys: list[str], page: Playground
-) -> None:
+def test_a_chat_is_shared_and_a_forgotten_key_leaves_nothing(closed: Server, keys: list[str], page: Playground) -> None:
     page.page.goto(closed.url)
     expect(page.find("#chats-foot")).to_have_text("Sign in to see your chats.")
     page.page.keyboard.press("Escape")
@@ -88,9 +86,7 @@ def test_a_chat_is_shared_and_nothing_is_left_of_a_key_that_is_forgotten(
     expect(page.lane().locator(".composer")).to_be_visible()
 
 
-def test_another_key_in_the_same_tab_sees_nothing_of_the_one_before(
-    closed: Server, keys: list[str], page: Playground
-) -> None:
+def test_another_key_in_the_tab_sees_nothing_of_the_first(closed: Server, keys: list[str], page: Playground) -> None:
     page.page.goto(closed.url)
     page.sign_in(keys[0])
     page.write("repeat: mine alone")
@@ -106,9 +102,7 @@ def test_another_key_in_the_same_tab_sees_nothing_of_the_one_before(
     expect(page.lane().locator(".composer textarea")).to_have_value("my draft")
 
 
-def test_ways_into_mcp_servers_are_neither_kept_nor_given_to_another_key(
-    closed: Server, keys: list[str], page: Playground
-) -> None:
+def test_ways_into_mcp_servers_are_not_kept_or_passed_on(closed: Server, keys: list[str], page: Playground) -> None:
     page.page.goto(closed.url)
     page.sign_in(keys[0])
     page.find("#add-server").evaluate("button => button.click()")

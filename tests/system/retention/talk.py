@@ -65,7 +65,6 @@ class Talk:
         self.bodies: dict[str, Any] = {}
 
     def everything(self) -> None:
-        """Say all of it, one after the other."""
         with httpx.Client(base_url=self.server.base_url, headers=self.headers, timeout=60) as self.http:
             self._responses()
             self._chats()
@@ -254,7 +253,6 @@ class Talk:
 
 
 async def everything(talks: Sequence[Talk]) -> None:
-    """Say all of it in several projects at once."""
     await asyncio.gather(*(asyncio.to_thread(talk.everything) for talk in talks))
 
 
@@ -267,5 +265,4 @@ async def cut_off(server: Server, talks: Sequence[Talk]) -> None:
 
 
 def as_text(body: object) -> str:
-    """Return a body for a message of an assertion."""
     return json.dumps(body)[:500]

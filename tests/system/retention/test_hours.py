@@ -63,7 +63,6 @@ class Things:
         self.once = self.asked_once()
 
     def close(self) -> None:
-        """Let go of its connections."""
         self._http.close()
 
     def asked_once(self) -> str:
@@ -74,16 +73,13 @@ class Things:
         return str(answer.json()["id"])
 
     def statuses(self) -> set[int]:
-        """Return the statuses of all paths."""
         return {self._http.get(path).status_code for path in self.paths}
 
     def lists(self) -> dict[str, int]:
-        """Return how many things each list has."""
         kinds = ("files", "vector_stores", "skills", "rollouts", "batches", "chat/completions", "playground/chats")
         return {kind: len(self._http.get(f"/{kind}").json()["data"]) for kind in (*kinds, "playground/prompts")}
 
     def cancelled(self) -> int:
-        """Return what is answered to the cancellation of the upload."""
         return self._http.post(f"/uploads/{self.upload}/cancel").status_code
 
     def _made(self, path: str, **body: object) -> str:
@@ -99,7 +95,6 @@ class Things:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    """A server that asks for keys."""
     with ClosedServer(tmp_path_factory.mktemp("hours"), auth="on", model_name="m", rollout_ttl=86400) as server:
         yield server
 

@@ -35,46 +35,17 @@ SECRET_KEY = "of three workers on loopback, the same for all of them; it guards 
 NEVER, KEPT = PROJECTS = ("never", "kept")
 # What has to be kept, and what is answered where nothing is.
 REFUSED = (
-    "background",
-    "in conversation",
-    "conversation",
-    "once",
-    "chat once",
-    "batch",
-    "message batch",
-    "vector store",
-    "container",
-    "rollout",
-    "in rollout",
-    "setup",
-    "upload",
-    "webhook",
-    "file",
-    "large file",
-    "skill",
-)
+    "background, in conversation, conversation, once, chat once, batch, message batch, vector store, "
+    "container, rollout, in rollout, setup, upload, webhook, file, large file, skill"
+).split(", ")
 ANSWERED = (
-    "response",
-    "call",
-    "output",
-    "sealed",
-    "continued",
-    "python",
-    "file in it",
-    "compacted",
-    "counted",
-    "streamed",
-    "chat",
-    "second chat",
-    "messages",
-    "completion",
-    "on a socket",
-)
+    "response, call, output, sealed, continued, python, file in it, compacted, counted, streamed, chat, "
+    "second chat, messages, completion, on a socket"
+).split(", ")
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """A collector of traces on loopback."""
     with Collector() as server:
         yield server
         server.shutdown()
@@ -124,7 +95,6 @@ class Place:
         yield from in_files("disk", self.folder, self.temporary, without="script.json")
 
     def remove(self) -> None:
-        """Remove its temporary files."""
         shutil.rmtree(self.temporary)
 
 

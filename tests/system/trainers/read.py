@@ -156,7 +156,6 @@ class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.names = names
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module of one of these packages."""
         if any(name == each or name.startswith(f"{each}.") for each in self.names):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None

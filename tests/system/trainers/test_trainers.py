@@ -55,7 +55,6 @@ SHAPES = {
 
 @cache
 def trees() -> dict[str, RolloutTree]:
-    """Return a roll-out of each shape."""
     return {
         name: tree_of(head(name, group="g", rewards=[REWARD]), placed(calls))  # type: ignore[list-item]
         for name, calls in SHAPES.items()

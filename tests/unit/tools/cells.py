@@ -203,7 +203,6 @@ def _search(first: int, *slow: Slow) -> Case:
 
 
 def looked_up(response: Response, turn: int = 0) -> None:
-    """Assert that the file was found."""
     (call,) = (item for item in response.output if item.type == "file_search_call")
     assert call.status == "completed"
     assert [(hit.filename, "30 days" in (hit.text or "")) for hit in call.results or ()] == [("handbook.md", True)]

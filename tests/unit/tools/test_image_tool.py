@@ -2,25 +2,87 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from responses_app.protocol.errors import ApiError
+from engine.formats.harmony.encoding import decode_tokens
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import ToolProgressed, ToolReturned
 from responses_app.resources.files.fields import NewFile
 from responses_app.resources.files.store import Files
 from responses_app.tools import image_service as service_module
 from responses_app.tools import image_tool as tool_module
-from tests.kit.fakes import ANSWER, Site
-from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_tool, png, refusal
+from responses_app.tools.base import BaseTool
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_server, image_tool, png, refusal
 from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
-from tests.unit.tools.drawing import DRAW, DRAWN, OF_USER, SiteOf, call, drawn, events_of, play, told
+
+DRAW: JsonObject = {"type": "image_generation"}
+DRAWN = "[The image was made, and is shown to the user: png, 1024x1024.]"
+OF_USER: JsonObject = {
+    "role": "user",
+    "content": [
+        {"type": "input_text", "text": "hi"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{as_base64('a photo')}"},
+    ],
+}
+SiteOf = Callable[..., Site]
+
+
+@pytest.fixture
+async def images() -> AsyncIterator[ImageServer]:
+    async with image_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def site_of(images: ImageServer) -> AsyncIterator[SiteOf]:
+    """What makes a site whose model says some turns, and then answers."""
+    tools: list[BaseTool] = []
+
+    def made(*turns: str, **options: Any) -> Site:
+        store = FakeStore()
+        tools.append(image_tool(images, stored=store.items, **options))
+        return Site(FakeEngine([*turns, ANSWER]), store, tools=tools[-1:])
+
+    yield made
+    for tool in tools:
+        await tool.aclose()
+
+
+def call(action: str = "generate", prompt: str = "a cat") -> str:
+    arguments = json.dumps({"prompt": prompt})
+    return f"<|channel|>commentary to=image_generation.{action} <|constrain|>json<|message|>{arguments}<|call|>"
+
+
+def play(site: Site, *turns: str) -> None:
+    site.engine.requests.clear()
+    site.engine.turns[:] = [[turn] for turn in (*turns, ANSWER)]
+
+
+def drawn(response: JsonObject) -> list[JsonObject]:
+    return [item for item in response["output"] if item["type"] == "image_generation_call"]  # type: ignore[attr-defined,index]
+
+
+async def events_of(site: Site, **fields: object) -> list[JsonObject]:
+    """Return the events of a response, which are OpenAI's."""
+    events = await site.events(**{"tools": [DRAW], **fields})
+    for each in events:
+        validate_event(each)
+    return events
+
+
+def told(site: Site, turn: int = 1) -> str:
+    return decode_tokens(site.engine.prompts[turn])
 
 
 async def test_an_image_is_made_and_the_model_reads_a_note(images: ImageServer, site_of: SiteOf) -> None:
@@ -64,9 +126,7 @@ async def test_partial_images_are_streamed(images: ImageServer, site_of: SiteOf)
 
 
 @pytest.mark.parametrize("refused", ["stream", "partial_images"])
-async def test_a_service_that_cannot_stream_is_asked_without_from_then_on(
-    images: ImageServer, site_of: SiteOf, refused: str
-) -> None:
+async def test_one_that_cannot_stream_is_not_asked_to_again(images: ImageServer, site_of: SiteOf, refused: str) -> None:
     images.refuses = {refused, "response_format"}
     site = site_of(call(), call(prompt="a dog"))
     events = await events_of(site, tools=[{**DRAW, "partial_images": 2}])
@@ -208,9 +268,7 @@ HOSTILE: dict[str, tuple[web.Response | Answer, str]] = {
 
 
 @pytest.mark.parametrize("partial_images", [0, 2])
-async def test_what_a_service_does_wrong_is_a_typed_error(
-    images: ImageServer, site_of: SiteOf, partial_images: int
-) -> None:
+async def test_what_a_service_does_wrong_is_typed(images: ImageServer, site_of: SiteOf, partial_images: int) -> None:
     site = site_of()
     for wrong, (given, code) in HOSTILE.items():
         images.answer = partial(answered, given)

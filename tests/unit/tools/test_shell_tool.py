@@ -118,9 +118,7 @@ async def test_the_model_is_told_where_the_container_is_gone(code: CodeInterpret
 
 
 @pytest.mark.parametrize("reason", [StopReason.INTERRUPTED, StopReason.DISCARDED, StopReason.CANCELLED])
-async def test_a_response_that_is_stopped_stops_its_commands_and_can_be_continued(
-    code: CodeInterpreterTool, reason: StopReason
-) -> None:
+async def test_a_stopped_response_stops_commands_and_can_go_on(code: CodeInterpreterTool, reason: StopReason) -> None:
     site = site_of(code, calling("echo begun; tail -f /dev/null"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO, transport="sse")
     await reading.until("response.shell_call_output_content.delta")

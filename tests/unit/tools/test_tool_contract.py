@@ -19,7 +19,7 @@ from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer
 from tests.unit.runs.test_server_tools import ASKED, Shell
 from tests.unit.tools.mcp.test_mcp_tool import declared
-from tests.unit.tools.test_browser_tool import browser_of
+from tests.unit.tools.test_browsing import browser_of
 
 
 class TestToolOfTwentyLines(ToolContract):

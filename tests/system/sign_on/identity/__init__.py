@@ -32,7 +32,6 @@ class Identity:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, server_url: str) -> "Identity":
-        """Start for a server, and wait until it answers."""
         addresses = {"back": f"{server_url}/oidc/callback/", "out": f"{server_url}/admin/login/"}
         told = {"client": CLIENT_ID, "secret": SECRET, "password": PASSWORD, "totp": TOTP_SECRET, **addresses}
         python = pip.installed(HERE / "requirements.txt")
@@ -55,7 +54,6 @@ class Identity:
             self.process.wait()
 
     def change(self, statement: str) -> None:
-        """Change its database, as its operator would."""
         with closing(sqlite3.connect(self.folder / "provider.sqlite3", timeout=30)) as database, database:
             assert database.execute(statement).rowcount > 0
 

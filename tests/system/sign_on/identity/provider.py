@@ -76,22 +76,16 @@ urlpatterns = [path("accounts/", include("allauth.urls")), path("", include("all
 
 
 class Adapter(DefaultOIDCAdapter):
-    """Adds the groups."""
-
     def get_claims(self, purpose, user, client, scopes, **kwargs):
         claims = super().get_claims(purpose, user, client, scopes, **kwargs)
         return {**claims, "groups": [group.name for group in user.groups.all()]}
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request."""
-
     daemon_threads = True
 
 
 class Handler(WSGIRequestHandler):
-    """Says nothing."""
-
     def log_message(self, *args) -> None:
         """Say nothing."""
 

@@ -285,9 +285,7 @@ async def test_heads_have_an_end(proxy: Opened, host: EchoHost) -> None:
     assert host.asked == []
 
 
-async def test_slow_clients_and_slow_hosts_are_cut(
-    proxy: Opened, host: EchoHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_clients_and_hosts_are_cut(proxy: Opened, host: EchoHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
     async with await proxy.connected() as raw:

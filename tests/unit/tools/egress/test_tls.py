@@ -20,7 +20,6 @@ from tests.unit.tools.egress.test_proxy import body_of_chunks, get, status
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of the host, and its key."""
     return certificate(tmp_path_factory.mktemp("tls") / "host.pem", NAMES)
 
 
@@ -242,9 +241,7 @@ async def test_a_greeting_in_which_servers_may_read_another_name_is_refused() ->
     assert (await read(encrypted))[1] == "", "the name inside is another one"
 
 
-async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
-    host: EchoHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tunnel_leads_to_the_name_that_was_checked(host: EchoHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual port leads to this host here: it is the port that has the rule."""
     monkeypatch.setattr(connections, "_HTTPS", host.port)
     allowed = policy("api.example")
@@ -256,9 +253,7 @@ async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
         assert (await greeted(proxy, target, greeting_of("api.example"), until=b"\x16")).startswith(b"\x16")
 
 
-async def test_a_port_that_the_allowlist_names_leads_to_no_other_name_either(
-    host: EchoHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_port_of_the_allowlist_leads_to_no_other_name(host: EchoHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that writes `api.example:443` for `api.example` would get past what the operator allows."""
     target = f"api.example:{host.port}"
     async with opened(policy(target)) as proxy:
@@ -309,9 +304,7 @@ async def test_a_second_greeting_asks_for_the_same_name(second: bytes, code: str
         assert b"other.example" not in got
 
 
-async def test_a_tunnel_ends_with_either_side_and_when_nothing_comes(
-    host: EchoHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tunnel_ends_with_either_side_or_in_silence(host: EchoHost, monkeypatch: pytest.MonkeyPatch) -> None:
     async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
         assert await reader.read() == b"bye"

@@ -508,7 +508,7 @@ async def test_whose_client_left_while_it_was_claimed_holds_no_approval(
     assert (await site.ask(**given))["status"] == "completed"
 
 
-async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it_ends(
+async def test_one_that_is_not_stored_holds_its_approval_until_it_ends(
     tool: McpTool, running: McpServer, approvals: WatchedApprovals
 ) -> None:
     clock, store, end = Clock(), FakeStore(), asyncio.Event()

@@ -86,9 +86,7 @@ async def test_only_a_server_that_knows_no_post_is_an_old_one(tool: McpTool, sta
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
-async def test_what_is_no_old_server_keeps_its_error(
-    tool: McpTool, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+async def test_what_is_no_old_one_keeps_its_error(tool: McpTool, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setattr(client, "OLD_SECONDS", 0.5)
     async with streaming(status=status) as server:  # silent: it never says where to send
         assert await error_of(tool, server.url) == ("http_error", status)
@@ -110,9 +108,7 @@ async def test_it_is_sent_nothing_elsewhere(tool: McpTool, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_one_that_does_not_take_a_call_is_not_waited_for(
-    program: SseProgram, monkeypatch: pytest.MonkeyPatch, told: bool
-) -> None:
+async def test_one_that_takes_no_call_is_left(program: SseProgram, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
     """Its stream lives, and what is sent is refused, or not answered: a call would wait for nothing."""
     monkeypatch.setattr(client, "POST_SECONDS", 0.5)
     goes_on, refuses = asyncio.Event(), False

@@ -23,8 +23,6 @@ Change = Callable[[list[str]], list[str]]
 
 
 def without(flag: str, values: int = 0) -> Change:
-    """Leave out a flag with what follows it."""
-
     def change(argv: list[str]) -> list[str]:
         place = argv.index(flag)
         return argv[:place] + argv[place + 1 + values :]
@@ -53,7 +51,6 @@ def with_a_folder_of_the_host(folder: str) -> Change:
 
 
 def with_the_hosts_processes(argv: list[str]) -> list[str]:
-    """Show the host's table of processes."""
     place = argv.index("--proc")
     return [*argv[:place], "--ro-bind", "/proc", "/proc", *argv[place + 2 :]]
 
@@ -63,7 +60,6 @@ def unchanged(argv: list[str]) -> list[str]:
 
 
 def with_skills_to_write_to(argv: list[str]) -> list[str]:
-    """Show the folder of skills as one that may be written to."""
     place = argv.index(SKILLS_FOLDER, argv.index("--ro-bind"))
     while argv[place - 2] != "--ro-bind":  # where it is made
         place = argv.index(SKILLS_FOLDER, place + 1)

@@ -45,7 +45,6 @@ class Saved:
         self._folder = folder / "0"
 
     async def written(self, code: str = "open('a.txt', 'w').write('1');") -> LivingContainer:
-        """Return a new container whose code has run."""
         one = await self.containers.create("p")
         await self.containers.run("p", one.id, code)
         return one
@@ -151,16 +150,13 @@ class Gate:
 
 
 async def at_rest(saved: Saved) -> str:
-    """Return a container whose one file lies on disk."""
     one = await saved.written()
     await saved.rest()
     assert saved.containers.room().saved == 1
     return one.id
 
 
-async def test_who_is_cancelled_while_files_come_back_takes_none_away(
-    saved: Saved, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_cancelled_while_files_come_back_loses_none(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     containers, id = saved.containers, await at_rest(saved)
     gate = Gate(monkeypatch, SandboxSession, "put_part")
     work = asyncio.create_task(containers.run("p", id, "1"))
@@ -174,9 +170,7 @@ async def test_who_is_cancelled_while_files_come_back_takes_none_away(
     assert saved.on_disk == []
 
 
-async def test_one_that_is_deleted_while_its_files_come_back_is_gone(
-    saved: Saved, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_deleted_while_its_files_come_back_is_gone(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     containers, id = saved.containers, await at_rest(saved)
     gate = Gate(monkeypatch, SandboxSession, "put_part")
     work = asyncio.create_task(containers.run_commands("p", id, ["cat a.txt"], 10.0, 1000, bool))
@@ -190,9 +184,7 @@ async def test_one_that_is_deleted_while_its_files_come_back_is_gone(
     assert saved.on_disk == []
 
 
-async def test_one_that_is_deleted_while_it_is_saved_does_not_come_back(
-    saved: Saved, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_deleted_while_it_is_saved_stays_gone(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     containers, one = saved.containers, await saved.written()
     gate = Gate(monkeypatch, SkillFolder, "copy_to")
     saves = asyncio.create_task(saved.rest())
@@ -268,9 +260,7 @@ async def test_many_starts_at_once_take_no_more_room_than_there_is(tmp_path: Pat
     ],
     ids=["large files", "empty files"],
 )
-async def test_only_so_much_is_saved_the_newest_that_has_room(
-    tmp_path: Path, most: int, codes: list[str], kept: int
-) -> None:
+async def test_only_the_newest_that_has_room_is_saved(tmp_path: Path, most: int, codes: list[str], kept: int) -> None:
     saved, made = Saved(tmp_path, most), []
     for code in codes:
         saved.clock.now += 1
@@ -280,9 +270,7 @@ async def test_only_so_much_is_saved_the_newest_that_has_room(
     await saved.containers.aclose()
 
 
-async def test_those_that_are_saved_together_are_bounded_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_those_saved_together_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containers = saving(tmp_path, Clock(1_000_000.0), most=10_000)
     for _ in range(3):
         one = await containers.create("p", name="mine")
@@ -357,9 +345,7 @@ async def test_skills_of_what_rests_lie_on_disk_alone(saved: Saved) -> None:
     assert (await saved.containers.run("p", one.id, LOOK)).execution.output == "['first']\n"
 
 
-async def test_a_skill_that_comes_while_its_container_is_saved_is_kept(
-    saved: Saved, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_skill_that_comes_during_a_save_is_kept(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     containers, one = saved.containers, await saved.written()
     await containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
     gate = Gate(monkeypatch, SandboxSession, "close")
@@ -387,9 +373,7 @@ async def test_skills_of_containers_that_never_start_are_bounded(tmp_path: Path)
     await containers.aclose()
 
 
-async def test_what_a_host_finds_on_disk_expires_where_nobody_asks_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_host_finds_on_disk_expires_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("responses_app.extensions.containers.sandbox.containers.SWEEP_SECONDS", 0.01)
     clock = Clock(1_000_000.0)
     before = saving(tmp_path, clock)

@@ -42,7 +42,6 @@ class Told:
         self.came.set()
 
     def text(self, place: int = 0, stream: str = "stdout") -> str:
-        """Return all that a command has printed."""
         return "".join(each.get(stream, "") for each in self.reports if each["command_index"] == place)
 
 
@@ -53,7 +52,6 @@ async def container() -> AsyncIterator[SandboxSession]:
 
 
 async def run(container: SandboxSession, *commands: str, most: int = 1000, **more: Any) -> tuple[CommandsEnd, Told]:
-    """Run commands; return how they ended, and what was told of them."""
     told = Told()
     return await container.run_commands(commands, most=most, report=told.take, **more), told
 
@@ -96,9 +94,7 @@ class TestInAContainer:
         assert told.text() == "begun\n"
         assert (await run(container, GONE, seconds=10))[0].ended is CellEnd.DONE
 
-    async def test_one_that_prints_for_ever_is_stopped_and_little_of_it_is_told(
-        self, container: SandboxSession
-    ) -> None:
+    async def test_one_that_prints_for_ever_is_stopped_and_little_is_told(self, container: SandboxSession) -> None:
         ended, told = await run(container, "yes", most=100)
         assert (ended.ended, ended.commands) == (CellEnd.TOO_MUCH_OUTPUT, [END])
         text = told.text()
@@ -185,9 +181,7 @@ async def test_sandlock_runs_commands() -> None:
     st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=30),
     st.integers(0, 60),
 )
-def test_what_is_told_is_bounded_and_has_the_beginning_and_the_end(
-    parts: Sequence[tuple[str, bytes]], most: int
-) -> None:
+def test_what_is_told_is_bounded_and_has_beginning_and_end(parts: Sequence[tuple[str, bytes]], most: int) -> None:
     told: dict[str, str] = {"stdout": "", "stderr": ""}
 
     def report(fields: dict[str, Any]) -> None:

@@ -146,9 +146,7 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
 
 
 @every_sandbox
-async def test_a_container_may_have_so_many_sockets(
-    kind: type[BaseSandbox], python: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sockets_are_bounded(kind: type[BaseSandbox], python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sandlock the network is that of the host."""
     monkeypatch.setattr(watching, "MAX_SOCKETS", 100)
     code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"

@@ -5,10 +5,12 @@ import socket
 import ssl
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socketpair
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from responses_app.extensions.containers.sandbox import hosts, sharing
 from responses_app.extensions.containers.sandbox.channel import (
     MAX_JSON,
     VERSION,
+    HostChannel,
+    HostQuestion,
     MessageError,
     packed,
     read_as,
@@ -34,10 +38,61 @@ from responses_app.extensions.containers.sandbox.records import (
     SandboxError,
 )
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
+from responses_app.observing.logs import bind, bound
 from responses_app.protocol.errors import ApiError
 from tests.kit.sandboxes import SMALL, certificate, host_at, needs_bubblewrap, serving
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.test_sharing import containers_of
+
+SILENCE = 60.0
+
+
+async def work(what: str, arguments: Sequence[Any], asked: HostQuestion) -> Any:
+    """Need something, and tell something, before the answer."""
+    asked.tell({"of": what})
+    return await asked.call({"of": what})
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[HostChannel]:
+    """Yield the asking end of a connection, which was opened for somebody else."""
+    ours, theirs = socketpair()
+    opener = copy_context()
+    opener.run(bind, project="the opener's")
+    ends = (
+        HostChannel(await asyncio.open_unix_connection(sock=ours), silence=SILENCE),
+        HostChannel(await asyncio.open_unix_connection(sock=theirs), work=work, silence=SILENCE),
+    )
+    tasks = [asyncio.create_task(end.live(), context=opener.copy()) for end in ends]
+    try:
+        yield ends[0]
+    finally:
+        for end in ends:
+            end.close()
+        await asyncio.gather(*tasks)
+
+
+async def test_what_is_needed_is_done_for_who_asks_and_not_for_who_opened_the_connection() -> None:
+    about: list[tuple[str, str]] = []
+
+    async def asks(channel: HostChannel, project: str) -> object:
+        bind(project=project)
+
+        def note() -> None:
+            about.append((project, bound()["project"]))
+
+        async def needed(value: dict[str, Any]) -> dict[str, Any]:
+            note()
+            bind(project="what is bound here stays here")
+            return {"for": project, **value}
+
+        return await channel.ask("it", (), callback=needed, report=lambda _: note())
+
+    async with connected() as channel:
+        answers = await asyncio.gather(asks(channel, "one"), asks(channel, "two"))
+    assert answers == [{"for": "one", "of": "it"}, {"for": "two", "of": "it"}]
+    assert sorted(about) == [("one", "one"), ("one", "one"), ("two", "two"), ("two", "two")]
+
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -140,9 +195,7 @@ async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytes
         await host.aclose()
 
 
-async def test_one_that_does_not_answer_in_time_is_asked_again_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_is_late_is_asked_again_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(hosts.ACTIONS, "check", HostAction(str, 0.1))
     async with mute(folder, greets=True):
         every = among(RemoteHost(str(folder / "mute")))

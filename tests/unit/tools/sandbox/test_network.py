@@ -301,7 +301,6 @@ async def test_nothing_is_open_behind_the_end_of_a_container(containers: Contain
 
 
 def descriptors() -> int:
-    """Return how many files and sockets this process has."""
     return len(os.listdir("/proc/self/fd"))
 
 

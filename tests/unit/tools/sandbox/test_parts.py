@@ -105,9 +105,7 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
     assert "SANDBOX_PYTHON" in choice.problem
 
 
-def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_the_dead_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "responses_app.extensions.containers.sandbox.disk"
     script = f"import os; from {module} import Folders; (Folders().make() / 'a').touch()"
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -150,9 +148,7 @@ def test_a_folder_that_is_about_to_be_locked_is_no_dead_ones(tmp_path: Path, mon
     assert Folders().make().is_dir()
 
 
-def test_threads_that_make_the_first_ones_together_make_them_in_one_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_make_the_first_ones_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders, together = Folders(), threading.Barrier(4)
 

@@ -120,9 +120,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-async def test_a_call_of_any_shape_comes_as_it_was_made_and_breaks_nothing_of_others(
-    containers: SharedContainers, name: str
-) -> None:
+async def test_a_call_of_any_shape_comes_whole_and_breaks_no_other(containers: SharedContainers, name: str) -> None:
     tools = Tools()
     tools.hangs = True
     other = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
@@ -183,9 +181,7 @@ task.cancel();
 
 
 @pytest.mark.parametrize("call", ["call_tools([('a', {})] * 60_000)", "call_tool('a', {'b': 'x' * 40_000_000})"])
-async def test_a_call_that_is_too_long_fails_in_the_program_which_goes_on(
-    containers: SharedContainers, call: str
-) -> None:
+async def test_a_call_that_is_too_long_fails_and_the_program_goes_on(containers: SharedContainers, call: str) -> None:
     tools = Tools()
     code = f"try:\n    {call}\nexcept ToolError as e:\n    print(e)\nprint(call_tool('json', a=1))"
     output = await output_of(containers, code, tools)
@@ -225,9 +221,7 @@ async def test_what_a_tool_gives_is_bounded(containers: SharedContainers) -> Non
 
 
 @pytest.mark.parametrize("who", ["host", "worker"])
-async def test_a_program_whose_host_or_worker_goes_away_has_failed_and_so_has_what_it_called(
-    tmp_path: Path, who: str
-) -> None:
+async def test_a_program_whose_host_or_worker_goes_fails_with_what_it_called(tmp_path: Path, who: str) -> None:
     tools, host = Tools(), of_a_host()
     tools.hangs = True
     async with host_at(tmp_path / "socket", host):

@@ -55,7 +55,6 @@ def started(
 
 @pytest.fixture(scope="module")
 def cgroups() -> Cgroups:
-    """Return where containers can have groups."""
     found = find_cgroups()
     if found is None:
         pytest.skip("no control group can be made here")
@@ -63,7 +62,6 @@ def cgroups() -> Cgroups:
 
 
 async def next_call(session: SandboxSession) -> str:
-    """Return what the next call comes to."""
     try:
         return (await session.run("1 + 1")).output.strip()
     except SandboxGone as gone:
@@ -115,9 +113,7 @@ async def stays_still(kind: Callable[[], BaseSandbox], wakers: Sequence[Waker], 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 @pytest.mark.parametrize("in_cgroup", [False, True])
-async def test_it_does_not_grow(
-    kind: Callable[[], BaseSandbox], in_cgroup: bool, request: pytest.FixtureRequest
-) -> None:
+async def test_none_grows(kind: Callable[[], BaseSandbox], in_cgroup: bool, request: pytest.FixtureRequest) -> None:
     """Each of the four would take all that the container may have."""
     async with started(kind, request.getfixturevalue("cgroups") if in_cgroup else None) as session:
         came = await came_of(session, code_that_grows(), ends=not in_cgroup)

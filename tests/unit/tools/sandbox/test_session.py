@@ -179,9 +179,7 @@ async def test_folders_that_are_deeper_than_python_calls_itself_end_no_container
         assert await printed(container, "x") == "7\n"
 
 
-async def test_a_forked_process_that_comes_to_the_end_of_its_cell_is_no_second_kernel(
-    container: SandboxSession,
-) -> None:
+async def test_a_fork_that_comes_to_the_end_of_its_cell_is_no_second_kernel(container: SandboxSession) -> None:
     await printed(container, "import os, time\nmine = os.getpid()\nforked = os.fork()\nif not forked: time.sleep(0.2)")
     assert await printed(container, "os.waitpid(forked, 0)[1], os.getpid() == mine") == "(0, True)\n"
 

@@ -67,7 +67,6 @@ print((skill / "SKILL.md").read_text())
 
 @pytest.fixture
 async def skills(sqlite_alias: str) -> AsyncIterator[Skills]:
-    """The store of skills."""
     skills = Skills(SkillSettings(), using=sqlite_alias)
     yield skills
     await skills.aclose()
