@@ -267,8 +267,9 @@ class _Chats:
         needle = as_searched(query.search)
         own, key = self._own("newer", anywhere=True)  # what clients of the API said in a chat of the page is found, too
         newest = self._rows(_SEARCHED.format(own=own), [self.project, self._since, *key, SEARCHED_RESPONSES])
-        named = {each for each in titled(self.connection, self.project, needle) if self._place(each) is not None}
-        within = search(self.connection, [(row[0], row[1]) for row in newest], needle, known=named)
+        titles = self._labels().order_by("-changed_at").values_list("pk", "title")[:SEARCHED_TITLES]
+        named = {pk for pk, title in titles if needle in as_searched(title) and self._place(pk) is not None}
+        within = self._said([(row[0], row[1]) for row in newest], needle, known=named)
         # The newest responses tell the order; chats whose titles are found may be older.
         ordered = [each for each in dict.fromkeys(row[1] for row in newest) if each in within or each in named]
         if self.only_playground:
@@ -279,6 +280,31 @@ class _Chats:
         if query.after is not None:
             ordered = self._behind(ordered, query.after)
         return self.shown(ordered[: query.limit])
+
+    def _said(self, responses: Sequence[tuple[str, str]], needle: str, *, known: Collection[str]) -> set[str]:
+        """Return the chats of these responses in which it was said; responses are ids with those of their chats.
+
+        Those that are `known` to be found are not looked through. Texts are compared here, and not by the database:
+        JSON has escapes, SQLite folds the case of ASCII alone, and what a person looks for may have any of the
+        characters that a pattern gives a meaning.
+        """
+        found: set[str] = set()
+        bytes_left = SEARCHED_BYTES
+        for start in range(0, len(responses), AT_ONCE):
+            batch = responses[start : start + AT_ONCE]
+            some = [(pk, chat_id) for pk, chat_id in batch if chat_id not in found and chat_id not in known]
+            if not some:
+                continue
+            sql = _SEARCHED_TEXTS.format(ids=placeholders(some))
+            texts = {row[0]: row[1:] for row in self._rows(sql, [SEARCHED_EACH, SEARCHED_EACH, *dict(some)])}
+            for response_id, chat_id in some:
+                asked, body = texts.get(response_id, (None, None))
+                bytes_left -= len(asked or "") + len(body or "")
+                if bytes_left < 0:
+                    return found
+                if chat_id not in found and any(needle in as_searched(text_of(item)) for item in _items(asked, body)):
+                    found.add(chat_id)
+        return found
 
     def _behind(self, ordered: list[str], after: str) -> list[str]:
         if after in ordered:
@@ -358,10 +384,13 @@ class _Chats:
                 break
             chosen.append(response_id)
         rows: dict[str, Sequence[Any]] = {}
+        names: dict[str, str] = {}  # that clients have for these responses, where it is not their own id
         for start in range(0, len(chosen), 100):
             some = chosen[start : start + 100]
-            rows |= {row[0]: row for row in self._rows(_TURNS.format(ids=placeholders(some)), some)}
-        names = self._named(chosen)
+            ids = placeholders(some)
+            rows |= {row[0]: row for row in self._rows(_TURNS.format(ids=ids), some)}
+            named = self._rows(f"SELECT id, name FROM {NAMES} WHERE id IN ({ids})", some)
+            names |= {row[0]: row[1] for row in named}
         turns, before = [], ""  # `before`: the response of the conversation before this one
         newest: dict[str, str] = {}  # of those so far that clients call so
         for response_id in reversed(chosen):
@@ -376,15 +405,6 @@ class _Chats:
             if response_id in names:
                 newest[names[response_id]] = response_id
         return KeptTurns(turns=turns, more=len(chosen) < len(known))
-
-    def _named(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return what clients call these responses, where that is not their own id."""
-        named: dict[str, str] = {}
-        for start in range(0, len(ids), 100):
-            some = ids[start : start + 100]
-            sql = f"SELECT id, name FROM {NAMES} WHERE id IN ({placeholders(some)})"
-            named |= {row[0]: row[1] for row in self._rows(sql, some)}
-        return named
 
     @property
     def _since(self) -> object:
@@ -451,42 +471,6 @@ def _seconds(value: Any) -> int:
     """Return a time of a row in Unix seconds: SQLite gives it as a text."""
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
-
-
-def titled(connection: BaseDatabaseWrapper, project: str, needle: str) -> set[str]:
-    """Return chats with this in the titles that were set, of those that were set last."""
-    labels = ChatLabel.objects.using(connection.alias).filter(project=project).order_by("-changed_at")
-    titles = labels.values_list("pk", "title")[:SEARCHED_TITLES]
-    return {chat_id for chat_id, title in titles if needle in as_searched(title)}
-
-
-def search(
-    connection: BaseDatabaseWrapper, responses: Sequence[tuple[str, str]], needle: str, *, known: Collection[str]
-) -> set[str]:
-    """Return the chats of these responses in which it was said; responses are ids with those of their chats.
-
-    Those that are `known` to be found are not looked through. Texts are compared here, and not by the database: JSON
-    has escapes, SQLite folds the case of ASCII alone, and what a person looks for may have any of the characters that
-    a pattern gives a meaning.
-    """
-    found: set[str] = set()
-    bytes_left = SEARCHED_BYTES
-    for start in range(0, len(responses), AT_ONCE):
-        some = [each for each in responses[start : start + AT_ONCE] if each[1] not in found and each[1] not in known]
-        if not some:
-            continue
-        sql = _SEARCHED_TEXTS.format(ids=placeholders(some))
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [SEARCHED_EACH, SEARCHED_EACH, *dict(some)])
-            texts = {row[0]: row[1:] for row in cursor.fetchall()}
-        for response_id, chat_id in some:
-            asked, body = texts.get(response_id, (None, None))
-            bytes_left -= len(asked or "") + len(body or "")
-            if bytes_left < 0:
-                return found
-            if chat_id not in found and any(needle in as_searched(text_of(item)) for item in _items(asked, body)):
-                found.add(chat_id)
-    return found
 
 
 def _items(asked: str | None, body: str | None) -> Iterator[JsonObject]:

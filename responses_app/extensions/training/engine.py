@@ -5,7 +5,6 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from engine.weights import ReplicaState
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_state import (
     EngineState,
@@ -63,7 +62,10 @@ class Engine(TypedDict):
 
 def engine_object(model: str, view: EngineView, now: float) -> Engine:
     """Return an engine."""
-    state = view.state
+    state, update = view.state, None
+    if state.update is not None:
+        step = state.update
+        update = EngineUpdate(version=step.version, transfer=step.transfer, changed=step.changed)
     return {
         "object": "engine",
         "model": model,
@@ -72,8 +74,10 @@ def engine_object(model: str, view: EngineView, now: float) -> Engine:
         "busy": state.is_busy(now),
         "version": view.version,
         "versions": list(state.versions),
-        "update": _update(state),
-        "replicas": [_replica(each) for each in view.replicas],
+        "update": update,
+        "replicas": [
+            {"name": each.name, "version": each.version, "problem": each.problem or None} for each in view.replicas
+        ],
         "workers": view.workers,
     }
 
@@ -84,17 +88,6 @@ def _pause(state: EngineState) -> EnginePause | None:
         case "keep" | "wait" | "abort" as mode:
             return {"mode": mode, "until": int(state.until)}
     return None
-
-
-def _update(state: EngineState) -> EngineUpdate | None:
-    update = state.update
-    if update is None:
-        return None
-    return {"version": update.version, "transfer": update.transfer, "changed": update.changed}
-
-
-def _replica(replica: ReplicaState) -> EngineReplica:
-    return {"name": replica.name, "version": replica.version, "problem": replica.problem or None}
 
 
 async def _get(request: ApiRequest) -> Engine:

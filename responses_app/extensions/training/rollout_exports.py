@@ -57,7 +57,13 @@ async def exported(
     async with _slots:
         yield b""
         async for record, head in _chosen(rollouts, project, query, after):
-            async for piece in _of_one(rollouts, record, head, query, writer, format_of):
+            try:
+                generations = await rollouts.generations(record)
+            except ApiError:  # it is deleted
+                continue
+            pieces = _pieces(head, generations, query, writer, format_of)
+            # `b""` in place of `StopIteration`, which no task can raise.
+            while piece := await asyncio.to_thread(next, pieces, b""):
                 yield piece
         yield writer.end()
 
@@ -80,29 +86,6 @@ async def _chosen(
         if len(page) < PAGE:
             return
         after = page[-1].id
-
-
-async def _of_one(
-    rollouts: Rollouts,
-    record: RolloutRecord,
-    head: RolloutObject,
-    query: ExportQuery,
-    writer: RowWriter,
-    format_of: FormatOf,
-) -> AsyncIterator[bytes]:
-    generations = await _generations(rollouts, record)
-    if generations is not None:
-        pieces = _pieces(head, generations, query, writer, format_of)
-        # `b""` in place of `StopIteration`, which no task can raise.
-        while piece := await asyncio.to_thread(next, pieces, b""):
-            yield piece
-
-
-async def _generations(rollouts: Rollouts, record: RolloutRecord) -> Sequence[Generation] | None:
-    try:
-        return await rollouts.generations(record)
-    except ApiError:  # it is deleted
-        return None
 
 
 def _pieces(

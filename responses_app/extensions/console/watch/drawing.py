@@ -138,7 +138,8 @@ def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> T
         width = max(width, MIN_WIDTH)
         label = SHORT.get(phase.kind, LABELS[phase.kind])
         inside = label if width >= TEXT_WIDTH and phase.kind is not PhaseKind.UNKNOWN else ""
-        text = f"{_described(phase)}: {milliseconds(end - phase.began)}"
+        name = f" {visible(phase.name)[:80]}" if phase.name else ""
+        text = f"{LABELS[phase.kind]}{name}: {milliseconds(end - phase.began)}"
         bars.append(PhaseBar(phase.kind.value, min(x, 100 - MIN_WIDTH), width, text, inside, phase.ended is None))
     tokens = timeline.turns[turn - 1] if turn <= len(timeline.turns) else None
     first = None if tokens is None or tokens.first_token is None else percent(tokens.first_token)
@@ -147,12 +148,6 @@ def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> T
         cached = f" ({tokens.cached:,} cached)" if tokens.cached else ""
         counted = f"{tokens.input:,} in{cached} → {tokens.output:,} out"
     return TurnRow(f"Turn {turn}", counted, TOP + ROW * place + 12, bars, first)
-
-
-def _described(phase: Phase) -> str:
-    """Return what a phase is, in words."""
-    label = LABELS[phase.kind]
-    return f"{label} {visible(phase.name)[:80]}" if phase.name else label
 
 
 def _line(timeline: Timeline, phase: Phase, now: int) -> PhaseLine:

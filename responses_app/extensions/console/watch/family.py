@@ -86,7 +86,9 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     parts = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
     forks = [(pk, str(parent)) for pk, parent in parts.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
     parents.add(forks, most=MAX_FORKS)
-    parents.more |= _with_more(project, [pk for pk, _ in forks[:MAX_FORKS]])
+    # Those of the forks that others go on from.
+    beyond = ChainPart.objects.filter(project=project, parent_id__in=[pk for pk, _ in forks[:MAX_FORKS]])
+    parents.more |= set(map(str, beyond.values_list("parent_id", flat=True).distinct()))
     after = _rows(_AFTER, [response_id, project, project, MAX_AFTER, MAX_AFTER + 1])
     parents.add([(child, str(parent)) for child, parent in after], most=MAX_AFTER)
     parents.add(_young(project, response_id, parents), most=MAX_FORKS)
@@ -139,12 +141,6 @@ def _young(project: str, response_id: str, parents: _Parents) -> list[tuple[str,
     rows = newest.values_list("pk", "previous_response_id", "status")[:MAX_YOUNG]
     young = ((pk, previous) for pk, previous, status in rows if status not in _WITH_PART)
     return [(pk, previous) for pk, previous in young if previous in parents.of and pk not in parents.of]
-
-
-def _with_more(project: str, ids: Sequence[str]) -> set[str]:
-    """Return those of these that others go on from."""
-    parents = ChainPart.objects.filter(project=project, parent_id__in=ids).values_list("parent_id", flat=True)
-    return {str(parent) for parent in parents.distinct()}
 
 
 def _nodes(project: str, ids: Sequence[str], current: str, ttl: float, *, has_texts: bool) -> dict[str, ChainNode]:

@@ -184,7 +184,9 @@ def break_of(reader: TokenReader, step: OutlineStep) -> Break | None:
 def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_table: bool) -> dict[str, Any]:
     """Return what the template of one generation needs; the window begins at the place `at`, if it is given."""
     reader = TokenReader(outline)
-    begin = _first_shown(step) if at is None else max(0, min(at, step.whole - 1))
+    if at is None:  # before the new part of the prompt, if it is short, else before the sampled part
+        at = (step.shared if step.new <= SHORT else step.prompt) - BEFORE
+    begin = max(0, min(at, step.whole - 1))
     end = min(step.whole, begin + WINDOW)
     stretches = reader.window(step.number, begin, end)
     before = step.origin
@@ -207,12 +209,6 @@ def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_t
         "response_id": call.response_id if call is not None and reader.is_stored(call.response_id) else "",
         "images": [(place, digest[:64]) for place, digest in (call.images if call is not None else ())][:MAX_IMAGES],
     }
-
-
-def _first_shown(step: OutlineStep) -> int:
-    """Return where a window begins: before the new part of the prompt, if it is short, else before the sampled part."""
-    begin = step.shared if step.new <= SHORT else step.prompt
-    return max(0, min(begin - BEFORE, step.whole - 1))
 
 
 def _steps_to(step: OutlineStep, begin: int, end: int) -> list[tuple[str, int]]:
