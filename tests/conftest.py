@@ -54,10 +54,10 @@ LONG = """
     system/supervisor/test_sandbox_hosts system/cluster/test_smoke
     wire/transports/test_bodies wire/test_serve clients/python_clients/test_python_clients
     system/takeover/test_hung_database system/takeover/test_embedding system/supervisor/test_watching
-    system/playground/test_files system/playground/test_chats_looks inprocess/goldens/test_goldens
+    system/playground/test_files inprocess/goldens/test_goldens
     contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
     system/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site
-    wire/test_everywhere system/playground/test_talking wire/transports/test_limits unit/tools/mcp/test_old_sse
+    wire/test_everywhere wire/transports/test_limits unit/tools/mcp/test_old_sse
     wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk system/supervisor/test_bursts
     contracts/adapters/test_retention clients/test_keys system/playground/test_page clients/javascript/test_javascript
     clients/codex/test_codex unit/tools/sandbox/test_escapes wire/transports/test_websocket_load system/fuzz/test_fuzz
