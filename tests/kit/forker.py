@@ -49,7 +49,7 @@ MODULES = (
     *(f"responses_app.api.{name}" for name in ("responses", "models")),
     *(f"responses_app.api.{name}" for name in ("messages", "stateless", "openapi")),
     "responses_app.extensions.containers.endpoints",
-    *(f"responses_app.extensions.training.{name}" for name in ("engine", "rollout_exports")),
+    *(f"responses_app.extensions.training.{name}" for name in ("engine", "rollouts")),
     *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "files", "projects", "skills", "usage")),
 )
 MAX_ORDER = 1024 * 1024  # bytes

@@ -24,7 +24,6 @@ class Training(Extension):
 
     def endpoints(self) -> Sequence["Endpoint"]:
         """Return the three resources."""
-        from responses_app.extensions.training import engine, rollout_exports, rollouts
+        from responses_app.extensions.training import engine, rollouts
 
-        # Exports before `{rollout_id}`.
-        return (*engine.ENDPOINTS, *rollout_exports.ENDPOINTS, *rollouts.ENDPOINTS)
+        return (*engine.ENDPOINTS, *rollouts.ENDPOINTS)

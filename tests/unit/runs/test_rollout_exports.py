@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 import pytest
 
-from responses_app.extensions.training import rollout_exports
+from responses_app.extensions.training import rollouts as rollout_endpoints
 from responses_app.extensions.training.exports import ExportQuery, Selection
-from responses_app.extensions.training.rollout_exports import AT_ONCE, exported
+from responses_app.extensions.training.rollouts import AT_ONCE, exported
 from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse
 from responses_app.protocol.rollouts.requests import RolloutRef
 from responses_app.resources.rollouts.fields import RolloutRecord
@@ -22,8 +22,8 @@ TRL = ExportQuery(format="trl")
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_exports, "PAGE", 2)
-    monkeypatch.setattr(rollout_exports, "PIECE", 1)
+    monkeypatch.setattr(rollout_endpoints, "PAGE", 2)
+    monkeypatch.setattr(rollout_endpoints, "PIECE", 1)
 
 
 @pytest.fixture
