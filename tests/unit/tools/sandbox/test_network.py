@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.egress.base import NamedSecret
 from responses_app.extensions.containers.egress.policy import EgressPolicy
 from responses_app.extensions.containers.egress.settings import EgressSettings, reachable
 from responses_app.extensions.containers.sandbox import choosing, processes, watching
@@ -22,7 +23,6 @@ from responses_app.extensions.containers.sandbox.records import (
     CellEnd,
     CommandsRun,
     ContainerNotFound,
-    NamedSecret,
     NetworkRefused,
     SandboxError,
 )
