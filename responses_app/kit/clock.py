@@ -1,4 +1,4 @@
-"""`StoreClock`: one time for all workers, whatever the clocks of their machines say.
+"""`StoreClock`: one time for all workers, whatever the clocks of their machines say. `IdFactory` makes ids by it.
 
 What a worker dates, another one judges: how old a response is, and whether a key has expired. With two machines' clocks
 ten minutes apart and RESPONSES_STORE_TTL=300, a response of the one would be too old for the other before it has ended.

@@ -166,7 +166,7 @@ class ChatChoice(WithId):
 
 
 class ApprovalClaim(models.Model):
-    """Which response makes the call that a request for approval is about, see `runs.approving`."""
+    """Which response makes the call that a request for approval is about, see `runs.admission`."""
 
     project = models.CharField(max_length=64)
     request_id = models.CharField(max_length=ID_LENGTH)  # a digest of the request's id, which may be a client's

@@ -48,7 +48,7 @@ from responses_app.runs.plan.failures import engine_errors, refusal, store_error
 from responses_app.runs.plan.history import History, Recall, with_known_turns
 from responses_app.runs.plan.offering import ServedTools, with_fixed_versions
 from responses_app.runs.plan.pictures import named_in
-from responses_app.runs.plan.plan import Origin, RunPlan, of_fields, record
+from responses_app.runs.plan.plan import Origin, RunPlan, record_rollout, rollout_of
 from responses_app.runs.plan.planning import Draft, check_grammar, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
@@ -210,13 +210,13 @@ class ResponseService:
 
         Its prompts are rendered again. Raises whatever keeps them from that.
         """
-        if of_fields(accepted.request or {}) is None:
+        if rollout_of(accepted.request or {}) is None:
             return None
         return (await self._behind(accepted, ())).recorded_so_far()
 
     async def _behind(self, accepted: AcceptedResponse, limited: Sequence[LimitedSubject]) -> Run:
         """Return the run of a response of another worker, to go on behind what came to it there."""
-        rollout = of_fields(accepted.request or {})
+        rollout = rollout_of(accepted.request or {})
         with store_errors():
             weights = await self.rollouts.wanted(accepted.project, rollout)
         fields = accepted.request or {}
@@ -300,7 +300,7 @@ class ResponseService:
         Before its response is accepted: another worker may go on with it. Raises `ApiError`.
         """
         if plan.origin.rollout is not None or plan.request.wants_tokens:
-            record(plan, model, now=self.now, rule=self.rollouts.rule(plan.origin.weights, model))
+            record_rollout(plan, model, now=self.now, rule=self.rollouts.rule(plan.origin.weights, model))
         if plan.format.sees:
             with store_errors():
                 await plan.pictures.keep(

@@ -34,7 +34,7 @@ class Project(LimitColumns):
     created_at = models.DateTimeField()
     title = models.CharField(max_length=256, default="", db_default="")  # another name for people; empty for none
     archived_at = models.DateTimeField(null=True)  # from then on its keys open no more
-    retention_hours = models.IntegerField(null=True)  # how long it keeps what it stores: see `protocol.retention`
+    retention_hours = models.IntegerField(null=True)  # how long it keeps what it stores: see `kit.retention`
     kept = Kept(shown=(280, "projects"), project="name", stays="it holds what is kept, and is none of it", erased=1)
 
     def __str__(self) -> str:

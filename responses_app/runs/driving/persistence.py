@@ -30,7 +30,7 @@ from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds, UsageBoo
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure, unanswered
 from responses_app.runs.plan.pictures import NAMED_PICTURES
-from responses_app.runs.plan.plan import ROLLOUT, RunPlan, as_fields
+from responses_app.runs.plan.plan import ROLLOUT, RunPlan, rollout_fields
 from responses_app.runs.plan.stores import Stores
 from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, NameTaken, ParentGone, StoredResponse
 
@@ -254,7 +254,7 @@ class RunPersistence:
         request, parent = self._plan.request, self._plan.parent
         fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
         if self._plan.recorder is not None and self._is_recorded:
-            fields[ROLLOUT] = as_fields(self._plan.recorder.ref)
+            fields[ROLLOUT] = rollout_fields(self._plan.recorder.ref)
         if self._plan.pictures.named:
             fields[NAMED_PICTURES] = dict(self._plan.pictures.named)
         if request.previous_response_id is None or parent is None:

@@ -464,7 +464,7 @@ def _parent_branch(rollout: RolloutRef) -> str:
 ROLLOUT = "respsite_rollout"  # of the request, as it is kept for another worker
 
 
-def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule: WeightsRule | None) -> None:
+def record_rollout(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule: WeightsRule | None) -> None:
     """Have what a plan generates recorded, for its roll-out or for its client, who wants the tokens."""
     ref = plan.origin.rollout
     if plan.request.warm_up:
@@ -489,12 +489,12 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule:
     )
 
 
-def as_fields(ref: RolloutRef) -> JsonObject:
-    """Return what is kept of it with the request."""
+def rollout_fields(ref: RolloutRef) -> JsonObject:
+    """Return the fields that are kept of a roll-out with its request."""
     return {"name": ref.name, "branch": ref.branch, "api": ref.api, "id": ref.id}
 
 
-def of_fields(fields: Mapping[str, Any]) -> RolloutRef | None:
-    """Read what was kept with a request."""
+def rollout_of(fields: Mapping[str, Any]) -> RolloutRef | None:
+    """Return the roll-out that is kept with a request, or `None`."""
     kept = fields.get(ROLLOUT)
     return RolloutRef(**kept) if kept else None
