@@ -64,6 +64,11 @@ def _no_proxy() -> str:
     return next(filter(None, map(_no_program, ("nginx", "caddy", "haproxy"))), "")
 
 
+def _no_chromium() -> str:
+    # `make services` installs the shell, which is a package of its own; whoever has the whole browser needs no other.
+    return _no_program("chromium-headless-shell") and _no_program("chromium")
+
+
 def program(name: str) -> str | None:
     """Return where a program is; Debian keeps those that serve outside the PATH of most users."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin")
@@ -78,7 +83,7 @@ def _no_postgres() -> str:
 ABILITIES: Mapping[str, Ability] = {
     "sandbox": Ability("no sandbox can start here", _no_sandbox),
     "sandlock": Ability("no sandbox of sandlock can start here", _no_sandlock),
-    "chromium": Ability("no browser can start here", functools.partial(_no_program, "chromium")),
+    "chromium": Ability("no browser can start here", _no_chromium),
     "node": Ability("no JavaScript can run here", functools.partial(_no_program, "node")),
     "npm": Ability("no package of npm can be installed here", functools.partial(_no_program, "npm")),
     "postgres": Ability("no PostgreSQL can start here", _no_postgres),

@@ -91,6 +91,7 @@ async def test_what_goes_on_elsewhere_has_the_same_prompt() -> None:
     assert prompt_of(site, 0) == prompt_of(whole, 1)
 
 
+@pytest.mark.usefixtures("approvals")
 async def test_approved_calls_of_several_servers_are_made_in_order() -> None:
     tool = Servers(asks=True)
     site = Site(FakeEngine([CALL, OTHER, ANSWER]), tools=[tool])
@@ -109,6 +110,7 @@ async def test_approved_calls_of_several_servers_are_made_in_order() -> None:
     )
 
 
+@pytest.mark.usefixtures("approvals")
 async def test_more_are_approved_than_may_be_made() -> None:
     tool = Servers(asks=True)
     site = Site(FakeEngine([CALL, ANSWER]), tools=[tool])
@@ -127,6 +129,7 @@ async def test_more_are_approved_than_may_be_made() -> None:
     assert "(max_tool_calls)" in prompt_of(site, 1)
 
 
+@pytest.mark.usefixtures("approvals")
 async def test_what_is_approved_and_not_there_any_more_fails_with_its_type() -> None:
     site = Site(FakeEngine([CALL, ANSWER]), tools=[Servers(asks=True)])
     tools = servers("wiki")
