@@ -13,7 +13,7 @@ from responses_app.web.endpoint import Endpoint
 
 
 def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
-    """Return the table with the endpoints of extensions. Ends the process where another has a path of theirs.
+    """Return the table with the endpoints of extensions. Ends the process where one would hide another.
 
     Theirs have the place of their tag, also in the OpenAPI document, and those of resources that of their folder; those
     that have no place here come last.
@@ -51,17 +51,23 @@ def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
         *chain.from_iterable((*by_folder.values(), *by_tag.values())),
     )
     owners = {id(endpoint): label for label, endpoint in brought}
-    patterns = [(owners.get(id(other)), other.path, re.compile(other.regex)) for other in table]
-    for label, endpoint in brought:
-        example = re.sub(r"\{[^}]*\}", "~", endpoint.path).removeprefix("/")
-        for owner, path, pattern in patterns:
-            if owner != label and pattern.match(example):
+    places = [(owners.get(id(each)), each, re.compile(each.regex), _example(each)) for each in table]
+    for place, (label, endpoint, own, example) in enumerate(places):
+        for other_place, (owner, other, pattern, its_example) in enumerate(places):
+            # Behind it in the table the other would never be called; before it the extension's would not.
+            takes = pattern.match(example) or (place < other_place and own.match(its_example))
+            if label is not None and owner != label and takes:
                 raise SystemExit(
-                    f"respsite: the extension {label!r} brings {endpoint.method} {endpoint.path}, and {path} of "
+                    f"respsite: the extension {label!r} brings {endpoint.method} {endpoint.path}, and {other.path} of "
                     f"{f'the extension {owner!r}' if owner else 'the server'} has this path. Give the endpoint "
                     "another path, or remove the extension from EXTENSIONS."
                 )
     return table
+
+
+def _example(endpoint: Endpoint) -> str:
+    """Return a path that the endpoint has, as Django gives it to patterns."""
+    return re.sub(r"\{[^}]*\}", "~", endpoint.path).removeprefix("/")
 
 
 ENDPOINTS = table_with(extensions())

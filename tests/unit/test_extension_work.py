@@ -110,6 +110,13 @@ def test_a_path_that_another_endpoint_has_ends_the_start(brought: tuple[str, ...
         table_with(brings)
 
 
+def test_a_parameter_that_takes_the_paths_of_those_behind_it_ends_the_start() -> None:
+    told = "GET /v1/{kind}, and /v1/conversations of the server has this path."
+    with pytest.raises(SystemExit, match=re.escape(told)):
+        table_with([_brings("acme", "/v1/{kind}", tag="Engine")])
+    table_with([_brings("acme", "/v1/{kind}")])  # behind all others it takes what is left
+
+
 def test_paths_of_their_own_stand_at_the_place_of_their_tag() -> None:
     table = [each.path for each in table_with([_brings("a", "/v1/notes"), _brings("b", "/v1/plans", tag="Engine")])]
     assert table[-1] == "/v1/notes"
