@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from responses_app.protocol.errors import ENDS_WORKERS
 from tests.kit.background import get
 from tests.kit.clients import Frame, http_client, text_of
 from tests.kit.laws import assert_laws
@@ -108,12 +109,19 @@ class Reader:
         return bool(self.events) and self.events[-1]["type"] in TERMINAL
 
 
-async def hold_to_the_laws(pair: Pair, readers: list[Reader]) -> None:
-    """Check that each has seen one whole stream, which every worker gives again, and nothing is counted twice."""
+async def hold_to_the_laws(pair: Pair, readers: list[Reader], *, condemned: int = 0) -> None:
+    """Check that each has seen one whole stream, which every worker gives again, and nothing is counted twice.
+
+    So many may have failed as `limits.suspects` has it: each was the one on trial at a worker that was killed.
+    """
+    failed = 0
     for reader in readers:
         assert_laws(reader.events)
         response = reader.events[-1]["response"]
-        assert (response["status"], text_of(response)) == ("completed", NUMBERS)
+        if response["status"] == "failed" and response["error"] == ENDS_WORKERS and failed < condemned:
+            failed += 1
+        else:
+            assert (response["status"], text_of(response)) == ("completed", NUMBERS)
         for worker in pair.alive:
             again = await (await RawStream.resume(worker, reader.response_id)).rest()
             assert again == reader.events

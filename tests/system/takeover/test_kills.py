@@ -39,7 +39,7 @@ async def test_killed_at_any_moment_they_are_gone_on_with(folder: Path, redis: R
         readers: list[Reader] = []
         for number in range(RUNNING):
             async with http_client(pair.workers[number % 2]) as http:
-                response = await begin(http, "[held]")
+                response = await begin(http, f"{number} [held]")  # else they are one request to `suspects`
             readers.append(Reader(pair, response["id"], chance=chance))
         reading = [asyncio.create_task(reader.read()) for reader in readers]
         if bell == "Redis is away":
@@ -56,7 +56,8 @@ async def test_killed_at_any_moment_they_are_gone_on_with(folder: Path, redis: R
         finally:
             if bell == "Redis is away":
                 redis.resume()
-        await hold_to_the_laws(pair, readers)
+        # A machine that is slow enough has one on trial when the next kill comes.
+        await hold_to_the_laws(pair, readers, condemned=KILLS - 1)
         epochs = {row[0]: row[1] for row in stored(pair.workers[0], "SELECT id, epoch FROM responses_app_response")}
         assert max(epochs.values()) > 1, "something was taken over"
 
