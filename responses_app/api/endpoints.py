@@ -53,10 +53,12 @@ def table_with(loaded: Iterable[Extension]) -> Sequence[Endpoint]:
     owners = {id(endpoint): label for label, endpoint in brought}
     places = [(owners.get(id(each)), each, re.compile(each.regex), _example(each)) for each in table]
     for place, (label, endpoint, own, example) in enumerate(places):
+        if label is None:
+            continue
         for other_place, (owner, other, pattern, its_example) in enumerate(places):
             # Behind it in the table the other would never be called; before it the extension's would not.
             takes = pattern.match(example) or (place < other_place and own.match(its_example))
-            if label is not None and owner != label and takes:
+            if owner != label and takes:
                 raise SystemExit(
                     f"respsite: the extension {label!r} brings {endpoint.method} {endpoint.path}, and {other.path} of "
                     f"{f'the extension {owner!r}' if owner else 'the server'} has this path. Give the endpoint "
